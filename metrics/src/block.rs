@@ -49,6 +49,15 @@ impl Gauge {
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
+
+    /// The value of a whole sum: zero while a hand-over makes it look negative.
+    pub(crate) fn level(&self) -> u64 {
+        (self.get() as i64).max(0) as u64
+    }
+
+    fn absorb(&self, other: &Self) {
+        self.0.store(self.get().wrapping_add(other.get()), Relaxed);
+    }
 }
 
 /// One cell for each value of a label, in the block itself: a box would put two workers' cells on one cache line.
@@ -68,6 +77,29 @@ impl<L, T: Default> Default for Cells<L, T> {
         Cells {
             cells: Default::default(),
             label: PhantomData,
+        }
+    }
+}
+
+impl<L: Label, T> Cells<L, T> {
+    /// Each value of the label with its cell, in the label's order.
+    pub fn iter(&self) -> impl Iterator<Item = (L, &T)> {
+        L::ALL.iter().map(|label| (*label, &self[*label]))
+    }
+}
+
+impl<L: Label> Cells<L, Counter> {
+    fn absorb(&self, other: &Self) {
+        for (label, counter) in other.iter() {
+            self[label].add(counter.get());
+        }
+    }
+}
+
+impl<L: Label> Cells<L, Gauge> {
+    fn absorb(&self, other: &Self) {
+        for (label, gauge) in other.iter() {
+            self[label].absorb(gauge);
         }
     }
 }
@@ -110,6 +142,13 @@ impl Histogram {
     pub fn sum(&self) -> f64 {
         self.sum_nanoseconds.get() as f64 / 1e9
     }
+
+    fn absorb(&self, other: &Self) {
+        for (mine, theirs) in self.buckets.iter().zip(&other.buckets) {
+            mine.add(theirs.get());
+        }
+        self.sum_nanoseconds.add(other.sum_nanoseconds.get());
+    }
 }
 
 /// What one worker counts for one listener. Aligned so that two workers' blocks share no cache line (two lines are fetched at
@@ -131,6 +170,18 @@ pub struct ListenerBlock {
     pub accept_errors: Cells<AcceptErrno, Counter>,
 }
 
+impl ListenerBlock {
+    /// Adds all that `other` counts. A sum of blocks is a block, which belongs to whoever sums.
+    pub(crate) fn absorb(&self, other: &Self) {
+        self.accepted.add(other.accepted.get());
+        self.open.absorb(&other.open);
+        self.closed.absorb(&other.closed);
+        self.bytes_in.add(other.bytes_in.get());
+        self.bytes_out.add(other.bytes_out.get());
+        self.accept_errors.absorb(&other.accept_errors);
+    }
+}
+
 /// What one worker counts for one service. Aligned as [`ListenerBlock`] is.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -147,4 +198,74 @@ pub struct ServiceBlock {
     pub connect_duration: Histogram,
     /// Connections reset because a deadline (`drain_timeout`, shutdown) had passed.
     pub forced_closes: Counter,
+}
+
+impl ServiceBlock {
+    /// Adds all that `other` counts, as [`ListenerBlock::absorb`] does.
+    pub(crate) fn absorb(&self, other: &Self) {
+        self.pending_wait.absorb(&other.pending_wait);
+        self.pending_outcomes.absorb(&other.pending_outcomes);
+        self.dispatch_attempts.absorb(&other.dispatch_attempts);
+        self.redispatches.add(other.redispatches.get());
+        self.connect_duration.absorb(&other.connect_duration);
+        self.forced_closes.add(other.forced_closes.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_whole_pairs_of_cache_lines() {
+        assert_eq!(align_of::<ListenerBlock>(), 128);
+        assert_eq!(size_of::<ListenerBlock>() % 128, 0);
+        assert_eq!(align_of::<ServiceBlock>(), 128);
+        assert_eq!(size_of::<ServiceBlock>() % 128, 0);
+    }
+
+    #[test]
+    fn a_duration_on_a_bound_is_counted_below_it() {
+        let histogram = Histogram::default();
+        histogram.observe(Duration::ZERO);
+        histogram.observe(Duration::from_millis(1));
+        histogram.observe(Duration::from_micros(1001));
+        histogram.observe(Duration::from_secs(60));
+        histogram.observe(Duration::from_secs(61));
+        let counts: Vec<u64> = histogram.counts().collect();
+        assert_eq!(counts, [2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
+        assert!((histogram.sum() - 121.002_001).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_gauge_may_fall_in_one_block_and_rise_in_another() {
+        let (ours, theirs, sum) = (Gauge::default(), Gauge::default(), Gauge::default());
+        ours.dec();
+        sum.absorb(&ours);
+        assert_eq!(sum.level(), 0);
+        theirs.inc();
+        theirs.inc();
+        sum.absorb(&theirs);
+        assert_eq!(sum.level(), 1);
+    }
+
+    #[test]
+    fn a_sum_of_blocks_holds_every_field() {
+        let (a, b) = (ServiceBlock::default(), ServiceBlock::default());
+        a.pending_wait.observe(Duration::from_secs(1));
+        a.pending_outcomes[PendingOutcome::Timeout].inc();
+        a.dispatch_attempts[DispatchResult::NoPort].add(2);
+        a.redispatches.add(3);
+        a.connect_duration.observe(Duration::from_secs(2));
+        a.forced_closes.add(4);
+        b.absorb(&a);
+        b.absorb(&a);
+        assert_eq!(b.pending_wait.counts().sum::<u64>(), 2);
+        assert_eq!(b.pending_wait.sum(), 2.0);
+        assert_eq!(b.pending_outcomes[PendingOutcome::Timeout].get(), 2);
+        assert_eq!(b.dispatch_attempts[DispatchResult::NoPort].get(), 4);
+        assert_eq!(b.redispatches.get(), 6);
+        assert_eq!(b.connect_duration.sum(), 4.0);
+        assert_eq!(b.forced_closes.get(), 8);
+    }
 }

@@ -171,3 +171,21 @@ labels! {
         Drain = "drain",
     }
 }
+
+labels! {
+    /// What a generation is doing: `generations{state}`.
+    GenerationState {
+        /// Its process is being started, or isn't ready yet.
+        Starting = "starting",
+        /// Ready, and about to become active.
+        Ready = "ready",
+        /// New connections go to it.
+        Active = "active",
+        /// Another one is active; its own connections go on.
+        Draining = "draining",
+        /// Ended after it had been active.
+        Retired = "retired",
+        /// Ended before it was active, or within `min_ready` after.
+        Failed = "failed",
+    }
+}
