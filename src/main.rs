@@ -1,1 +1,3 @@
+mod admin;
+
 fn main() {}
