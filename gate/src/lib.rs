@@ -1,3 +1,5 @@
 //! Placeholder.
 
+pub mod accept_queue;
 pub mod proxy_protocol;
+mod sys;
