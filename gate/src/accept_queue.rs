@@ -12,7 +12,7 @@
 mod sock_diag;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -52,10 +52,10 @@ impl Probe {
     pub fn tcp(address: SocketAddr) -> io::Result<Probe> {
         let ip = address.ip().to_canonical();
         let local = ip.is_loopback() || interface_addresses()?.any(|own| own == ip);
-        Ok(if local {
-            Probe::Tcp(SocketAddr::new(ip, address.port()))
-        } else {
-            Probe::Unknown
+        Ok(match ip {
+            _ if !local => Probe::Unknown,
+            IpAddr::V4(v4) => Probe::Tcp((v4, address.port()).into()),
+            IpAddr::V6(_) => Probe::Tcp(address),
         })
     }
 }
@@ -113,12 +113,13 @@ impl Reader {
             Probe::TcpHeld(socket) => {
                 let name = SockRef::from(socket).local_addr()?;
                 let address = name.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
-                let queued = of_tcp_listener(socket.as_fd())?.len;
-                Ok(Some(queued + self.syn_recv(address)?))
+                // In the order in which a connection moves, so that none is missed.
+                let half_done = self.syn_recv(address)?;
+                Ok(Some(half_done + of_tcp_listener(socket.as_fd())?.len))
             }
             Probe::Tcp(address) => {
-                let queued = self.queued_at(*address)?;
-                Ok(Some(queued + self.syn_recv(*address)?))
+                let half_done = self.syn_recv(*address)?;
+                Ok(Some(half_done + self.queued_at(*address)?))
             }
             Probe::Unix(inode) => Ok(Some(self.of_unix(*inode)?.map_or(0, |queue| queue.len))),
             Probe::Unknown => Ok(None),

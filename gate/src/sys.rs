@@ -2,7 +2,24 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use socket2::SockAddr;
+
+/// accept4(2) with SOCK_NONBLOCK and SOCK_CLOEXEC: the connection and its peer's address.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SockAddr)> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: the kernel fills `storage` with an address of its own, no longer than `len`, and sets `len` to its length.
+    unsafe {
+        SockAddr::try_init(|storage, len| {
+            match libc::accept4(listener.as_raw_fd(), storage.cast(), len, flags) {
+                -1 => Err(io::Error::last_os_error()),
+                // SAFETY: accept4 has just opened it, and nobody else knows of it.
+                fd => Ok(OwnedFd::from_raw_fd(fd)),
+            }
+        })
+    }
+}
 
 /// getsockopt(2) of an option whose value is, or starts with, `N` numbers of 32 bits; those that an older kernel lacks are 0.
 pub(crate) fn numbers_option<const N: usize>(

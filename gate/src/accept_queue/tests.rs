@@ -29,7 +29,7 @@ fn connect(address: impl Into<IpAddr>, port: u16, count: usize) -> Vec<Socket> {
 }
 
 /// Drops what only acknowledges: handshakes end for the client alone.
-fn drop_acknowledgements(listener: &Socket) {
+pub(crate) fn drop_acknowledgements(listener: &Socket) {
     let filter = [
         SockFilter::new(0x30, 0, 0, 13), // load the flags
         SockFilter::new(0x54, 0, 0, 0x3f),
