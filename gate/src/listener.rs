@@ -1,0 +1,249 @@
+//! Listening sockets: the public ones that the gate owns, and the kept ones that it makes for a backend.
+//!
+//! - A public listener is one socket, never one of an SO_REUSEPORT group, and lives as long as it is configured. It is
+//!   non-blocking and CLOEXEC, and so is what it accepts.
+//! - What accepted connections inherit is set before listen(2): TCP_NODELAY, SO_OOBINLINE (a short read means "drained" only
+//!   if urgent data stays in the stream), keepalive.
+//! - A peer's address is what accept says; a mapped IPv4 address of a dual-stack socket is handed out as IPv4.
+//! - A unix listener replaces a socket file on which nobody listens, and nothing else; it removes its own file alone.
+
+mod address;
+mod bind;
+mod kept;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use socket2::{SockAddr, SockFilter, Socket};
+
+pub use address::{Address, BadAddress, Named, is_listener_name};
+pub use bind::{BindError, bind, from_inherited};
+pub use kept::{EndpointAddress, KeptListener};
+
+use crate::accept_queue::{self, Probe, Queue, Reader, UnixInode};
+use crate::sys;
+
+/// How a public listener is set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Connections that the kernel keeps until they are accepted; it takes no more than net.core.somaxconn.
+    pub backlog: u32,
+    /// A silent TCP client is asked for a sign of life after this time, then six times in as long again; `None` is never.
+    pub keepalive: Option<Duration>,
+    /// `[::]` leaves IPv4 alone: set where an IPv4 listener stands beside it on the same port.
+    pub v6only: bool,
+}
+
+/// A public listening socket. Dropping it closes it, and removes the file of a unix listener if it is still this one's.
+#[derive(Debug)]
+pub struct Listener {
+    name: String,
+    socket: Socket,
+    address: LocalAddress,
+    family: Family,
+    backlog: u32,
+    /// The file of a unix listener that we have made.
+    file: Option<bind::SocketFile>,
+}
+
+/// Where a listener listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LocalAddress {
+    /// With the port that the system chose where port 0 was asked for.
+    Tcp(SocketAddr),
+    /// Its path; empty for an inherited one without a name, `@...` for one without a file.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for LocalAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LocalAddress::Tcp(address) => address.fmt(f),
+            LocalAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Which clients a listener can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// IPv6 and IPv4.
+    DualStack,
+    /// IPv4 alone.
+    V4,
+    /// IPv6 alone.
+    V6,
+    /// This machine's.
+    Unix,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::DualStack => "IPv4 and IPv6",
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+            Family::Unix => "unix",
+        })
+    }
+}
+
+impl Listener {
+    /// Reads back what the system has made of a listening socket; `backlog` counts where that can't be read.
+    fn of(
+        name: &str,
+        socket: Socket,
+        file: Option<bind::SocketFile>,
+        backlog: u32,
+    ) -> io::Result<Listener> {
+        let address = socket.local_addr()?;
+        let (address, family) = match address.as_socket() {
+            Some(tcp) => (LocalAddress::Tcp(tcp), tcp_family(&socket, &tcp)?),
+            None => (LocalAddress::Unix(unix_path(&address)), Family::Unix),
+        };
+        let mut listener = Listener {
+            name: name.to_owned(),
+            socket,
+            address,
+            family,
+            backlog,
+            file,
+        };
+        if let Ok(queue) = listener.queue(&mut Reader::new()) {
+            listener.backlog = queue.max;
+        }
+        Ok(listener)
+    }
+
+    /// The name that its metrics and its log lines carry.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &LocalAddress {
+        &self.address
+    }
+
+    /// Which clients it can have: says whether a bare port became dual stack.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Whether it is a unix socket.
+    pub fn is_unix(&self) -> bool {
+        self.family == Family::Unix
+    }
+
+    /// The backlog in effect: the least of what was asked for and net.core.somaxconn.
+    pub fn backlog(&self) -> u32 {
+        self.backlog
+    }
+
+    /// How many connections wait to be accepted.
+    pub fn queue(&self, reader: &mut Reader) -> io::Result<Queue> {
+        if self.is_unix() {
+            let probe = Probe::Unix(UnixInode::of(&self.socket)?);
+            reader.read(&probe)?.ok_or(io::ErrorKind::NotFound.into())
+        } else {
+            accept_queue::of_tcp_listener(self.socket.as_fd())
+        }
+    }
+
+    /// How many packets the kernel has dropped at this socket, SYNs at a full queue among them (SO_MEMINFO). From
+    /// [`Listener::refuse_new`] on the SYNs that it turns away count too, so the last honest reading is the one before.
+    pub fn drops(&self) -> io::Result<u64> {
+        /// SK_MEMINFO_DROPS (`linux/sock_diag.h`) is the last of these.
+        const NUMBERS: usize = 9;
+        let [.., drops] = sys::numbers_option::<NUMBERS>(
+            self.socket.as_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+        )?;
+        Ok(drops.into())
+    }
+
+    /// Accepts one connection, and says who its client is: `None` for one of a unix listener.
+    ///
+    /// Errors are accept4(2)'s own; `WouldBlock` when nobody waits.
+    pub fn accept(&self) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
+        let (connection, peer) = sys::accept(self.socket.as_fd())?;
+        Ok((connection, peer.as_socket().map(canonical)))
+    }
+
+    /// Takes no new connection from now on, so that the listener can be emptied and closed without resetting anybody.
+    ///
+    /// TCP: a socket filter drops SYNs; handshakes in progress complete. A client that is turned away so tries again a second
+    /// later, and meets whoever listens by then, or a refusal. Unix: the file that we have made is removed.
+    pub fn refuse_new(&self) -> io::Result<()> {
+        /// Classic BPF (`linux/filter.h`) on the TCP header: SYN without ACK is dropped, all else taken whole.
+        static FILTER: [SockFilter; 5] = [
+            SockFilter::new(
+                (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16,
+                0,
+                0,
+                13,
+            ),
+            SockFilter::new(
+                (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16,
+                0,
+                0,
+                SYN | ACK,
+            ),
+            SockFilter::new(
+                (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+                0,
+                1,
+                SYN,
+            ),
+            SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
+            SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
+        ];
+        const SYN: u32 = 0x02;
+        const ACK: u32 = 0x10;
+        match &self.file {
+            Some(file) => file.remove_if_same(),
+            None if self.is_unix() => Ok(()),
+            None => self.socket.attach_filter(&FILTER),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn tcp_family(socket: &Socket, address: &SocketAddr) -> io::Result<Family> {
+    Ok(match address {
+        SocketAddr::V4(_) => Family::V4,
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() && !socket.only_v6()? => Family::DualStack,
+        SocketAddr::V6(_) => Family::V6,
+    })
+}
+
+fn unix_path(address: &SockAddr) -> PathBuf {
+    match (address.as_pathname(), address.as_abstract_namespace()) {
+        (Some(path), _) => path.into(),
+        (None, Some(name)) => format!("@{}", name.escape_ascii()).into(),
+        (None, None) => PathBuf::new(),
+    }
+}
+
+/// A mapped address as IPv4.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
+            SocketAddr::new(v6.ip().to_canonical(), v6.port())
+        }
+        other => other,
+    }
+}

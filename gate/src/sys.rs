@@ -1,0 +1,46 @@
+//! The system calls that no safe wrapper offers as they are needed here: the crate's only unsafe code.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use socket2::SockAddr;
+
+/// accept4(2) with SOCK_NONBLOCK and SOCK_CLOEXEC: the connection and its peer's address.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SockAddr)> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: the kernel fills `storage` with an address of its own, no longer than `len`, and sets `len` to its length.
+    unsafe {
+        SockAddr::try_init(|storage, len| {
+            match libc::accept4(listener.as_raw_fd(), storage.cast(), len, flags) {
+                -1 => Err(io::Error::last_os_error()),
+                // SAFETY: accept4 has just opened it, and nobody else knows of it.
+                fd => Ok(OwnedFd::from_raw_fd(fd)),
+            }
+        })
+    }
+}
+
+/// getsockopt(2) of an option whose value is, or starts with, `N` numbers of 32 bits; those that an older kernel lacks are 0.
+pub(crate) fn numbers_option<const N: usize>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<[u32; N]> {
+    let mut numbers = [0u32; N];
+    let mut len = size_of_val(&numbers) as libc::socklen_t;
+    // SAFETY: `numbers` is valid for writes of `len` bytes, and any bytes are valid numbers.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            numbers.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(numbers),
+    }
+}
