@@ -25,7 +25,7 @@ use socket2::{SockAddr, SockFilter, Socket};
 
 pub use address::{Address, BadAddress, Named, is_listener_name};
 pub use bind::{BindError, bind, from_inherited};
-pub use kept::{EndpointAddress, KeptListener};
+pub use kept::KeptListener;
 
 use crate::accept_queue::{self, Probe, Queue, Reader, UnixInode};
 use crate::sys;
@@ -154,6 +154,15 @@ impl Listener {
             reader.read(&probe)?.ok_or(io::ErrorKind::NotFound.into())
         } else {
             accept_queue::of_tcp_listener(self.socket.as_fd())
+        }
+    }
+
+    /// How many connections the kernel has taken on and nobody has accepted, handshakes in progress included.
+    pub fn undelivered(&self, reader: &mut Reader) -> io::Result<u32> {
+        let queued = self.queue(reader)?.len;
+        match self.address {
+            LocalAddress::Tcp(address) => Ok(queued + reader.syn_recv(address)?),
+            LocalAddress::Unix(_) => Ok(queued),
         }
     }
 

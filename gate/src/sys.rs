@@ -6,6 +6,38 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use socket2::SockAddr;
 
+nix::ioctl_read_bad!(siocoutq, libc::TIOCOUTQ, libc::c_int);
+
+/// Bytes that a TCP socket has sent and its peer hasn't acknowledged (SIOCOUTQ, tcp(7)).
+pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ writes one int through the pointer, which is valid for the call.
+    unsafe { siocoutq(socket.as_raw_fd(), &raw mut bytes) }?;
+    Ok(bytes.max(0) as usize)
+}
+
+/// Limits the ports that connect(2) chooses from (ip(7), IP_LOCAL_PORT_RANGE). Naming the whole range of the system lifts the
+/// split in even and odd ports, which makes connect(2) slow when half of them are taken. ENOPROTOOPT before Linux 6.3.
+pub(crate) fn set_local_port_range(socket: BorrowedFd<'_>, low: u16, high: u16) -> io::Result<()> {
+    /// `linux/in.h`.
+    const IP_LOCAL_PORT_RANGE: libc::c_int = 51;
+    let range = (u32::from(high) << 16) | u32::from(low);
+    // SAFETY: the pointer is to a u32 that outlives the call, and the length is its size.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            IP_LOCAL_PORT_RANGE,
+            (&raw const range).cast(),
+            size_of::<u32>() as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// accept4(2) with SOCK_NONBLOCK and SOCK_CLOEXEC: the connection and its peer's address.
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SockAddr)> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

@@ -12,18 +12,25 @@ const REMOVED: &str = "removed";
 /// What is counted for one listener: a block a worker, and what the kernel says about its socket.
 #[derive(Debug)]
 pub struct Listener {
+    name: String,
     blocks: Box<[ListenerBlock]>,
     backlog: AtomicU64,
     drops: AtomicU64,
 }
 
 impl Listener {
-    fn new(workers: usize) -> Listener {
+    fn new(name: &str, workers: usize) -> Listener {
         Listener {
+            name: name.to_owned(),
             blocks: (0..workers).map(|_| ListenerBlock::default()).collect(),
             backlog: AtomicU64::new(0),
             drops: AtomicU64::new(0),
         }
+    }
+
+    /// The name in its label.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The block that this worker's thread alone may write.
@@ -96,7 +103,7 @@ impl Listeners {
         let listener = self
             .live
             .entry(name.to_owned())
-            .or_insert_with(|| Arc::new(Listener::new(workers)));
+            .or_insert_with(|| Arc::new(Listener::new(name, workers)));
         Arc::clone(listener)
     }
 

@@ -1,11 +1,10 @@
 //! Kept listeners: private sockets that are made here, passed to a backend, and of which a copy is kept.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use nix::fcntl::OFlag;
@@ -14,49 +13,10 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{Address, BindError, Listener, Options, from_inherited};
 use crate::accept_queue::{Probe, Queue, Reader, UnixInode};
+use crate::generation::Target;
 
 /// A backend that is slow to accept keeps this many connections waiting in the kernel.
 const BACKLOG: u32 = 4096;
-
-/// Where the gate connects to.
-#[derive(Debug, Clone)]
-pub enum EndpointAddress {
-    /// An IP address and port.
-    Tcp(SocketAddr),
-    /// A unix socket by its path.
-    Unix(PathBuf),
-    /// A unix socket whose file has no name any more, by an O_PATH descriptor of it.
-    Nameless(Arc<OwnedFd>),
-}
-
-impl EndpointAddress {
-    /// What connect(2) takes. Valid for as long as `self` lives.
-    ///
-    /// # Errors
-    /// A path over 107 bytes.
-    pub fn to_sock_addr(&self) -> io::Result<SockAddr> {
-        match self {
-            EndpointAddress::Tcp(address) => Ok((*address).into()),
-            EndpointAddress::Unix(path) => SockAddr::unix(path),
-            EndpointAddress::Nameless(file) => SockAddr::unix(through_proc(file)),
-        }
-    }
-
-    /// Whether it is a unix socket.
-    pub fn is_unix(&self) -> bool {
-        !matches!(self, EndpointAddress::Tcp(_))
-    }
-}
-
-impl fmt::Display for EndpointAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            EndpointAddress::Tcp(address) => address.fmt(f),
-            EndpointAddress::Unix(path) => write!(f, "unix:{}", path.display()),
-            EndpointAddress::Nameless(file) => write!(f, "unix:{}", through_proc(file)),
-        }
-    }
-}
 
 /// The name that /proc has for an open file of this process.
 fn through_proc(file: &impl AsRawFd) -> String {
@@ -68,7 +28,7 @@ fn through_proc(file: &impl AsRawFd) -> String {
 #[derive(Debug)]
 pub struct KeptListener {
     socket: Arc<OwnedFd>,
-    address: EndpointAddress,
+    address: Target,
     probe: Probe,
 }
 
@@ -82,7 +42,7 @@ impl KeptListener {
         let bound = socket.local_addr()?.as_socket();
         let socket = Arc::new(OwnedFd::from(socket));
         Ok(KeptListener {
-            address: EndpointAddress::Tcp(bound.unwrap_or(address)),
+            address: Target::Tcp(bound.unwrap_or(address)),
             probe: Probe::TcpHeld(Arc::clone(&socket)),
             socket,
         })
@@ -115,14 +75,14 @@ impl KeptListener {
         fs::remove_file(&path)?;
         socket.listen(BACKLOG as i32)?;
         Ok(KeptListener {
-            address: EndpointAddress::Nameless(Arc::new(file?)),
+            address: Target::Nameless(Arc::new(file?)),
             probe: Probe::Unix(UnixInode::of(&socket)?),
             socket: Arc::new(socket.into()),
         })
     }
 
     /// What the gate dials.
-    pub fn address(&self) -> &EndpointAddress {
+    pub fn address(&self) -> &Target {
         &self.address
     }
 

@@ -399,7 +399,7 @@ mod kept_listeners {
     use super::*;
 
     fn serves(kept: &KeptListener) {
-        let address = kept.address().to_sock_addr().unwrap();
+        let address = kept.address().address().unwrap();
         let client = Socket::new(address.domain(), Type::STREAM, None).unwrap();
         client.connect(&address).unwrap();
         (&client).write_all(b"kept").unwrap();

@@ -1,0 +1,393 @@
+//! Who is let in: accepting, its limits and pauses, and the last connections of a listener that closes.
+//!
+//! Invariants:
+//!
+//! - Accepting never dies and never spins: what can be retried is, and the want of descriptors or memory pauses the listener.
+//! - A pause is the listener's, in every worker. Who pauses looks again afterwards, and who makes room looks for pauses
+//!   afterwards, so one of them sees the other.
+//! - Nobody is turned away in silence: there is a counter and a line in the log.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use socket2::SockRef;
+use syngate_metrics::{AcceptErrno, CloseReason, PendingOutcome};
+
+use crate::connection::{Connection, Phase};
+use crate::deadlines::Tick;
+use crate::gate::Overflow;
+use crate::listener::Listener;
+use crate::relay::Socket;
+use crate::shared::{Ack, Handoff, Message, Pause, SharedListener};
+use crate::worker::{Due, Token, Worker};
+
+/// Accepts a wake-up: the rest stays for the other workers, and for the next turn.
+const ACCEPTS: usize = 8;
+
+/// First and longest pause after an error, in milliseconds.
+const ERROR_PAUSE: u32 = 50;
+const ERROR_PAUSE_MOST: u32 = 1000;
+
+/// Between two looks at a listener that is being emptied.
+const EMPTYING_POLL: Duration = Duration::from_millis(5);
+
+/// How long that may take: who sends a SYN later than this is refused all the same.
+const EMPTYING_MOST: Duration = Duration::from_secs(1);
+
+/// A listener that takes no new SYN and is accepted from until nothing is left.
+pub(crate) struct Emptying {
+    since: Tick,
+    seen_empty: bool,
+    _ack: Ack,
+}
+
+impl Worker {
+    /// Accepts a few connections.
+    pub(crate) fn accept(&mut self, index: u32) {
+        for _ in 0..ACCEPTS {
+            let Some(listener) = self.socket(index) else {
+                return;
+            };
+            if listener.is_paused() {
+                return;
+            }
+            let full = self.is_full(&listener);
+            if let Some(limit) = full
+                && self.overflow(index) == Overflow::Backpressure
+            {
+                return self.pause(index, &listener, Pause::FULL, limit);
+            }
+            match listener.socket.accept() {
+                Ok((client, _)) if full.is_some() => self.turn_away(&listener, client, full),
+                Ok((client, peer)) => self.accepted(index, &listener, client, peer),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if !self.accept_failed(index, &listener, &error) => return,
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn socket(&self, index: u32) -> Option<Arc<SharedListener>> {
+        self.listeners[index as usize].as_ref()?.socket.clone()
+    }
+
+    fn overflow(&self, index: u32) -> Overflow {
+        let service = self.listeners[index as usize]
+            .as_ref()
+            .map(|listener| listener.service);
+        let service = service.and_then(|service| self.services[service].as_ref());
+        service.map_or(Overflow::Backpressure, |service| {
+            service.settings.pending_overflow
+        })
+    }
+
+    /// Which limit keeps another connection out. Every worker comes to the same answer.
+    fn is_full(&self, listener: &SharedListener) -> Option<&'static str> {
+        if self.shared.open.load(Ordering::SeqCst)
+            >= self.shared.max_connections.load(Ordering::Relaxed)
+        {
+            return Some("max_connections");
+        }
+        let service = self
+            .services
+            .iter()
+            .flatten()
+            .find(|service| service.id == listener.service);
+        let would_wait = service.is_none_or(|service| service.held || service.active.is_none())
+            || listener.pending.load(Ordering::SeqCst) > 0;
+        let pending_max = self.shared.pending_max.load(Ordering::Relaxed);
+        (would_wait && self.pending() >= pending_max).then_some("pending_max")
+    }
+
+    /// Counts a new connection and keeps it, or gives it to a worker with less to do.
+    fn accepted(
+        &mut self,
+        index: u32,
+        listener: &SharedListener,
+        client: OwnedFd,
+        peer: Option<SocketAddr>,
+    ) {
+        listener.metrics.block(self.index).accepted.inc();
+        listener.error_pause.store(0, Ordering::Relaxed);
+        self.shared.open.fetch_add(1, Ordering::SeqCst);
+        let loads = self.shared.loads.iter().enumerate();
+        let loads = loads.map(|(other, load)| (load.connections.load(Ordering::Relaxed), other));
+        let (least, other) = loads.min().unwrap_or((0, self.index));
+        if other != self.index && self.connections > least + self.connections / 8 + 4 {
+            // Counted for it at once: the next look must see it there.
+            self.shared.loads[other]
+                .connections
+                .fetch_add(1, Ordering::Relaxed);
+            let handoff = Handoff {
+                client,
+                peer,
+                listener: listener.id,
+            };
+            return self.shared.inboxes[other].send(Message::Handoff(handoff));
+        }
+        self.admit(index, client, peer, false);
+    }
+
+    /// Takes a connection into this worker. `raw`: it comes from a kept listener, and speaks as the backend was to hear it.
+    pub(crate) fn admit(
+        &mut self,
+        index: u32,
+        client: OwnedFd,
+        peer: Option<SocketAddr>,
+        raw: bool,
+    ) {
+        let Some(listener) = &self.listeners[index as usize] else {
+            return;
+        };
+        let Some(service) = &self.services[listener.service] else {
+            return;
+        };
+        let phase = match &service.settings.accept_proxy {
+            Some(trusted) if !raw && trusted.contains(peer.map(|peer| peer.ip())) => {
+                Phase::Greeting
+            }
+            Some(_) if !raw => {
+                tracing::debug!(
+                    ?peer,
+                    "closed: no PROXY header is accepted from it (accept_proxy)"
+                );
+                let block = listener.metrics.block(self.index);
+                block.closed[CloseReason::ProxyHeader].inc();
+                self.shared.open.fetch_sub(1, Ordering::SeqCst);
+                return self.shared.resume_if_paused();
+            }
+            _ => Phase::Pending { unsent: None },
+        };
+        let client = match raw {
+            // A kept listener was made for a backend: what it accepts inherits nothing from it.
+            true => Socket::connecting(client, peer.is_none(), true),
+            false => Socket::accepted(client, peer.is_none()),
+        };
+        let now = self.clock.now();
+        self.insert(Connection::new(client, peer, index, raw, phase, now));
+    }
+
+    /// Accepts one and resets it: that is what `pending_overflow = reset` asks for.
+    fn turn_away(&mut self, listener: &SharedListener, client: OwnedFd, limit: Option<&str>) {
+        let block = listener.metrics.block(self.index);
+        block.accepted.inc();
+        block.closed[CloseReason::Overflow].inc();
+        if let Some(service) = self
+            .services
+            .iter()
+            .flatten()
+            .find(|service| service.id == listener.service)
+        {
+            let block = service.metrics.block(self.index);
+            block.pending_outcomes[PendingOutcome::Overflow].inc();
+        }
+        if !listener.socket.is_unix() {
+            let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
+        }
+        if self.may_warn() {
+            let limit = limit.unwrap_or_default();
+            tracing::warn!(
+                listener = listener.socket.name(),
+                "{limit} is reached: new connections are reset"
+            );
+        }
+    }
+
+    /// Whether the error leaves something to accept now.
+    fn accept_failed(
+        &mut self,
+        index: u32,
+        listener: &Arc<SharedListener>,
+        error: &io::Error,
+    ) -> bool {
+        let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+        let (label, wants) = match errno {
+            Errno::EINTR => return true,
+            Errno::ECONNABORTED => (AcceptErrno::Connaborted, false),
+            Errno::EPROTO => (AcceptErrno::Proto, false),
+            Errno::EMFILE => (AcceptErrno::Mfile, true),
+            Errno::ENFILE => (AcceptErrno::Nfile, true),
+            Errno::ENOBUFS => (AcceptErrno::Nobufs, true),
+            Errno::ENOMEM => (AcceptErrno::Nomem, true),
+            // Errors of the network that are the new connection's (accept(2)).
+            _ => (AcceptErrno::Other, false),
+        };
+        listener.metrics.block(self.index).accept_errors[label].inc();
+        if wants {
+            self.pause(index, listener, Pause::ERROR, &errno.to_string());
+        }
+        !wants
+    }
+
+    /// Whether a line may go to the log: one a second.
+    fn may_warn(&mut self) -> bool {
+        let now = self.clock.now();
+        let may = now >= self.warn_again;
+        if may {
+            self.warn_again = now + Duration::from_secs(1);
+        }
+        may
+    }
+
+    fn pause(&mut self, index: u32, listener: &Arc<SharedListener>, pause: u8, why: &str) {
+        let order = Ordering::SeqCst;
+        if listener
+            .paused
+            .compare_exchange(Pause::NONE, pause, order, order)
+            .is_ok()
+        {
+            self.shared.paused_listeners.fetch_add(1, order);
+            if self.may_warn() {
+                let name = listener.socket.name();
+                match pause {
+                    Pause::ERROR => tracing::warn!(listener = name, "accepting pauses: {why}"),
+                    _ => tracing::warn!(
+                        listener = name,
+                        "{why} is reached: accepting pauses, the kernel's backlog holds new connections"
+                    ),
+                }
+            }
+            self.shared.look_at_pauses();
+            if pause == Pause::ERROR {
+                let last = listener.error_pause.load(Ordering::Relaxed);
+                let next = (last * 2).clamp(ERROR_PAUSE, ERROR_PAUSE_MOST);
+                listener.error_pause.store(next, Ordering::Relaxed);
+                let until = self.clock.now() + Duration::from_millis(next.into());
+                self.deadlines.push(until, Due::Resume(index));
+            }
+        }
+        self.register(index);
+        if pause == Pause::FULL && self.is_full(listener).is_none() {
+            self.resume(index);
+        }
+    }
+
+    /// Ends a pause, in every worker.
+    pub(crate) fn resume(&mut self, index: u32) {
+        let Some(listener) = self.socket(index) else {
+            return;
+        };
+        if listener.paused.swap(Pause::NONE, Ordering::SeqCst) != Pause::NONE {
+            self.shared.paused_listeners.fetch_sub(1, Ordering::SeqCst);
+            self.shared.look_at_pauses();
+        }
+        self.register(index);
+    }
+
+    /// Ends the pauses for which there is room again, and follows those of other workers.
+    pub(crate) fn look_at_pauses(&mut self) {
+        for index in 0..self.listeners.len() as u32 {
+            let Some(listener) = self.socket(index) else {
+                continue;
+            };
+            let full = listener.paused.load(Ordering::SeqCst) == Pause::FULL;
+            if full && self.is_full(&listener).is_none() {
+                self.resume(index);
+            } else {
+                self.register(index);
+            }
+        }
+    }
+
+    /// Watches a listener, or doesn't, as its pause says. An exclusive registration can't be modified, only made and deleted.
+    /// What waits in the kernel raises an event at once.
+    pub(crate) fn register(&mut self, index: u32) {
+        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
+            return;
+        };
+        let Some(socket) = &listener.socket else {
+            return;
+        };
+        let wanted = !socket.is_paused() && listener.emptying.is_none();
+        if wanted == listener.registered {
+            return;
+        }
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE;
+        let result = match wanted {
+            true => self.epoll.add(
+                &socket.socket,
+                EpollEvent::new(flags, Token::listener(index).value()),
+            ),
+            false => self.epoll.delete(&socket.socket),
+        };
+        match result {
+            Ok(()) => listener.registered = wanted,
+            Err(error) => tracing::error!(
+                listener = socket.socket.name(),
+                "worker {} can't watch it: epoll_ctl: {error}",
+                self.index
+            ),
+        }
+    }
+
+    /// Begins to empty a listener; `ack` is dropped when it is closed.
+    pub(crate) fn begin_emptying(&mut self, index: u32, ack: Ack) {
+        let now = self.clock.now();
+        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
+            return;
+        };
+        if let Some(socket) = &listener.socket
+            && let Err(error) = socket.socket.refuse_new()
+        {
+            tracing::warn!(
+                listener = socket.socket.name(),
+                "SYNs can't be refused: {error}"
+            );
+        }
+        listener.emptying = Some(Emptying {
+            since: now,
+            seen_empty: false,
+            _ack: ack,
+        });
+        self.register(index);
+        self.empty(index);
+    }
+
+    /// Accepts what is left, and closes the listener when nothing is.
+    pub(crate) fn empty(&mut self, index: u32) {
+        let Some(shared) = self.socket(index) else {
+            return;
+        };
+        while let Ok((client, peer)) = shared.socket.accept() {
+            shared.metrics.block(self.index).accepted.inc();
+            self.shared.open.fetch_add(1, Ordering::SeqCst);
+            self.admit(index, client, peer, false);
+        }
+        let now = self.clock.now();
+        let empty = shared
+            .socket
+            .undelivered(&mut self.reader)
+            .is_ok_and(|left| left == 0);
+        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
+            return;
+        };
+        let Some(emptying) = &mut listener.emptying else {
+            return;
+        };
+        let was_empty = std::mem::replace(&mut emptying.seen_empty, empty);
+        if (empty && was_empty) || now.since(emptying.since) >= EMPTYING_MOST {
+            self.close_listener(index);
+        } else {
+            self.deadlines
+                .push(now + EMPTYING_POLL, Due::Emptying(index));
+        }
+    }
+
+    /// Accepts everything from a kept listener whose process has gone.
+    pub(crate) fn adopt(&mut self, index: u32, kept: &Listener) {
+        while let Ok((client, peer)) = kept.accept() {
+            let Some(Some(listener)) = self.listeners.get(index as usize) else {
+                return;
+            };
+            listener.metrics.block(self.index).accepted.inc();
+            self.shared.open.fetch_add(1, Ordering::SeqCst);
+            self.admit(index, client, peer, true);
+        }
+    }
+}

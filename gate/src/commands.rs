@@ -1,0 +1,314 @@
+//! What the supervisor asks a worker for, done between two turns.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use syngate_metrics::CloseReason;
+
+use crate::connection::{Next, Phase};
+use crate::dialer::Dialer;
+use crate::gate::{ConnectionInfo, ListenerId, ServiceId};
+use crate::generation::{Generation, Local};
+use crate::shared::{Ack, Command, Listing, Message};
+use crate::worker::{LocalListener, Service, Worker};
+
+/// Slots that a listing looks at in one turn.
+const LISTED: usize = 256;
+
+impl Worker {
+    pub(crate) fn take_messages(&mut self) {
+        for message in self.shared.clone().inboxes[self.index].take() {
+            match message {
+                Message::Command(command, ack) => self.command(command, ack),
+                Message::Handoff(handoff) => match self.listener(handoff.listener) {
+                    Some(index) => self.admit(index, handoff.client, handoff.peer, false),
+                    // Closed since: this worker had no connection of it.
+                    None => drop(self.shared.open.fetch_sub(1, Ordering::SeqCst)),
+                },
+                Message::Look => self.look_at_pauses(),
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command, ack: Ack) {
+        match command {
+            Command::AddService(id, metrics, settings) => {
+                let (active, held, holding) = (None, false, Vec::new());
+                let service = Service {
+                    id,
+                    metrics,
+                    settings,
+                    active,
+                    held,
+                    holding,
+                };
+                place(&mut self.services, service);
+            }
+            Command::RemoveService(id) => self.remove_service(id),
+            Command::Apply(id, settings) => {
+                if let Some(service) = self.service_mut(id) {
+                    service.settings = settings;
+                }
+            }
+            Command::Open(listener) => {
+                let Some(service) = self.service(listener.service) else {
+                    return;
+                };
+                let listener = LocalListener::new(listener, service);
+                let index = place(&mut self.listeners, listener) as u32;
+                self.connect_listener(index);
+                self.register(index);
+            }
+            Command::Close(id) => {
+                let Some(index) = self.listener(id) else {
+                    return;
+                };
+                match self.index {
+                    0 => self.begin_emptying(index, ack),
+                    _ => self.close_listener(index),
+                }
+            }
+            Command::Activate(id, generation) => self.activate(id, generation),
+            Command::Hold(id, held) => {
+                let Some(service) = self.service_mut(id) else {
+                    return;
+                };
+                service.held = held;
+                service.holding.clear();
+                if held {
+                    service.holding.push(ack);
+                }
+                self.dispatch_service(id);
+            }
+            Command::Reset(id, generation, reason) => {
+                let count = self.reset(|connection| {
+                    let lease = connection.lease()?;
+                    let theirs = lease.service == id && lease.generation.number() == generation;
+                    theirs.then_some(reason)
+                });
+                if let Some(service) = self
+                    .service(id)
+                    .and_then(|index| self.services[index].as_ref())
+                {
+                    service.metrics.block(self.index).forced_closes.add(count);
+                }
+            }
+            Command::Adopt(id, kept) => {
+                if let Some(index) = self.listener(id) {
+                    self.adopt(index, &kept);
+                }
+            }
+            Command::List(service, to) => {
+                self.listings.push(Listing {
+                    service,
+                    next: 0,
+                    to,
+                    _ack: ack,
+                });
+            }
+            Command::Stop => {
+                let count = self.reset(|connection| {
+                    let unaccepted = connection.is_raw() && connection.lease().is_none();
+                    Some(if unaccepted {
+                        CloseReason::Unaccepted
+                    } else {
+                        CloseReason::Shutdown
+                    })
+                });
+                tracing::debug!(count, "worker {} stops", self.index);
+                self.stopped = true;
+            }
+        }
+    }
+
+    fn service(&self, id: ServiceId) -> Option<usize> {
+        self.services
+            .iter()
+            .position(|service| service.as_ref().is_some_and(|service| service.id == id))
+    }
+
+    fn service_mut(&mut self, id: ServiceId) -> Option<&mut Service> {
+        self.services
+            .iter_mut()
+            .flatten()
+            .find(|service| service.id == id)
+    }
+
+    fn listener(&self, id: ListenerId) -> Option<u32> {
+        let listener = |listener: &Option<LocalListener>| {
+            listener.as_ref().is_some_and(|listener| listener.id == id)
+        };
+        self.listeners
+            .iter()
+            .position(listener)
+            .map(|index| index as u32)
+    }
+
+    fn activate(&mut self, id: ServiceId, generation: Option<Arc<Generation>>) {
+        let (worker, events) = (self.index, self.shared.events.clone());
+        let Some(service) = self.service_mut(id) else {
+            return;
+        };
+        let local = generation.map(|generation| Local::new(generation, id, worker, events));
+        let old = std::mem::replace(&mut service.active, local);
+        if let Some(old) = old {
+            old.deactivate();
+        }
+        for index in 0..self.listeners.len() as u32 {
+            self.connect_listener(index);
+        }
+        // Connects to the old generation that haven't completed begin anew, and so does what it has reset untouched.
+        self.look_at_all(|connection, context| match &connection.phase {
+            Phase::Connecting { lease, .. } if !lease.is_active() => {
+                connection.withdraw(context);
+                Next::Queue
+            }
+            Phase::Resetting { .. } => connection.resetting(context),
+            _ => Next::Wait,
+        });
+        self.dispatch_service(id);
+    }
+
+    /// Gives a listener the endpoints of its service's active generation.
+    fn connect_listener(&mut self, index: u32) {
+        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
+            return;
+        };
+        let Some(service) = &self.services[listener.service] else {
+            return;
+        };
+        let Some(active) = &service.active else {
+            return listener.dialers.clear();
+        };
+        if listener
+            .dialers
+            .first()
+            .is_some_and(|dialer| Rc::ptr_eq(dialer.local(), active))
+        {
+            return;
+        }
+        let endpoints = active.generation.endpoints(listener.metrics.name());
+        let dialers = endpoints
+            .iter()
+            .map(|endpoint| Dialer::new(active, endpoint, &service.settings));
+        listener.dialers = dialers
+            .filter_map(|dialer| {
+                dialer
+                    .inspect_err(|error| tracing::error!("an endpoint can't be dialled: {error}"))
+                    .ok()
+            })
+            .map(Rc::new)
+            .collect();
+    }
+
+    fn dispatch_service(&mut self, id: ServiceId) {
+        let Some(service) = self.service(id) else {
+            return;
+        };
+        for index in 0..self.listeners.len() {
+            if self.listeners[index]
+                .as_ref()
+                .is_some_and(|listener| listener.service == service)
+            {
+                self.dispatch_soon(index as u32);
+            }
+        }
+        // A pause at `pending_max` may be over, now that nobody waits.
+        self.shared.resume_if_paused();
+    }
+
+    fn remove_service(&mut self, id: ServiceId) {
+        let Some(service) = self.service(id) else {
+            return;
+        };
+        let theirs: Vec<bool> = self
+            .listeners
+            .iter()
+            .map(|listener| {
+                listener
+                    .as_ref()
+                    .is_some_and(|listener| listener.service == service)
+            })
+            .collect();
+        self.reset(|connection| {
+            theirs[connection.listener as usize].then_some(CloseReason::Shutdown)
+        });
+        for (index, theirs) in theirs.into_iter().enumerate() {
+            if theirs {
+                self.close_listener(index as u32);
+            }
+        }
+        if let Some(active) = self.services[service]
+            .take()
+            .and_then(|service| service.active)
+        {
+            active.deactivate();
+        }
+    }
+
+    /// Closes this worker's part of a listener: the socket closes with the last part.
+    pub(crate) fn close_listener(&mut self, index: u32) {
+        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
+            return;
+        };
+        if let Some(socket) = listener.socket.take()
+            && listener.registered
+        {
+            // The others' parts keep it open, so closing this one doesn't take it out of the epoll set.
+            let _ = self.epoll.delete(&socket.socket);
+        }
+        listener.registered = false;
+        listener.emptying = None;
+        self.forget_if_closed(index);
+    }
+
+    /// Forgets a closed listener with its last connection.
+    pub(crate) fn forget_if_closed(&mut self, index: u32) {
+        let listener = &mut self.listeners[index as usize];
+        if listener
+            .as_ref()
+            .is_some_and(|listener| listener.socket.is_none() && listener.connections == 0)
+        {
+            *listener = None;
+        }
+    }
+
+    /// Goes on with the listings that are under way.
+    pub(crate) fn list_some(&mut self) {
+        for mut listing in std::mem::take(&mut self.listings) {
+            let now = self.clock.now();
+            let some = self.some(listing.next, LISTED).filter_map(|connection| {
+                let listener = self.listeners[connection.listener as usize].as_ref()?;
+                let service = self.services[listener.service].as_ref()?;
+                let (bytes_in, bytes_out) = connection.bytes();
+                (service.id == listing.service).then(|| ConnectionInfo {
+                    listener: listener.metrics.name().to_owned(),
+                    peer: connection.peer,
+                    generation: connection.lease().map(|lease| lease.generation.number()),
+                    state: connection.state(),
+                    age: now.since(connection.accepted),
+                    bytes_in,
+                    bytes_out,
+                })
+            });
+            // Who asked may have gone.
+            let sent = listing.to.send(some.collect());
+            listing.next += LISTED;
+            if sent.is_ok() && listing.next < self.slots() {
+                self.listings.push(listing);
+            }
+        }
+    }
+}
+
+/// Puts it in the first free place. A place is free only when nothing refers to it any more.
+fn place<T>(places: &mut Vec<Option<T>>, what: T) -> usize {
+    let free = places.iter().position(Option::is_none);
+    let index = free.unwrap_or_else(|| {
+        places.push(None);
+        places.len() - 1
+    });
+    places[index] = Some(what);
+    index
+}

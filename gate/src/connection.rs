@@ -1,0 +1,582 @@
+//! One connection's life, as phases. It decides and does its own I/O; the worker keeps it, queues it and closes it.
+//!
+//! Invariants:
+//!
+//! - A pending connection has been read from by nobody: its client's bytes stay in the kernel. The exception is what was read for
+//!   a backend that was reset before it took the first byte (`unsent`).
+//! - Nothing is dispatched again once a byte of the client's was written or one of the backend's was read.
+//! - What a connection holds (sockets, lease, attempt) ends by its drop, whatever way it ends.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::EpollFlags;
+use nix::sys::socket::{MsgFlags, SockaddrStorage, getsockname, recv};
+use socket2::{SockRef, TcpKeepalive};
+use syngate_metrics::{
+    CloseReason, ConnectionState, DispatchResult, ListenerBlock, PendingOutcome, ServiceBlock,
+};
+
+use crate::deadlines::Tick;
+use crate::dialer::Attempt;
+use crate::gate::ServiceSettings;
+use crate::generation::Lease;
+use crate::proxy_protocol::{self, Addresses, Parsed};
+use crate::relay::{Relay, Scratch, Side, Socket, Turn};
+
+/// A reset waits this long at most for the bytes before it to be acknowledged.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Between two looks at whether they are. No event tells it.
+const LINGER_POLL: Duration = Duration::from_millis(5);
+
+/// A backend that resets a connection before any byte, while its generation is active, may be dying: its sockets close before its
+/// end is known. So long is waited for the news before the reset passes to the client.
+const DOUBT: Duration = Duration::from_millis(20);
+
+/// Remote connections of this age get TCP keepalive: short ones are spared the system call.
+const KEEPALIVE_AGE: Duration = Duration::from_secs(30);
+
+/// What the worker lends for one look at a connection.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Tick,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) settings: &'a ServiceSettings,
+    pub(crate) service: &'a ServiceBlock,
+    pub(crate) listener: &'a ListenerBlock,
+}
+
+/// What the worker does next with a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing, until an edge comes or its deadline.
+    Wait,
+    /// Another turn soon: its budget was used up.
+    Again,
+    /// It is pending (again): dispatch it when its turn has come.
+    Queue,
+    /// Close it.
+    Close(CloseReason),
+}
+
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// Its PROXY header is awaited.
+    Greeting,
+    /// Nothing is active, or the service is held, or its turn hasn't come.
+    Pending { unsent: Option<Box<[u8]>> },
+    /// A connect is under way.
+    Connecting {
+        lease: Lease,
+        attempt: Attempt,
+        backend: Socket,
+        unsent: Option<Box<[u8]>>,
+    },
+    /// Bytes pass.
+    Relaying {
+        lease: Lease,
+        backend: Socket,
+        relay: Relay,
+        keepalive: Tick,
+    },
+    /// One side was reset; the other gets the reset once it has what came before.
+    Resetting {
+        lease: Lease,
+        backend: Socket,
+        relay: Relay,
+        by: Side,
+        since: Tick,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) client: Socket,
+    pub(crate) phase: Phase,
+    /// The client, as accept(2) or its PROXY header says; `None` for a unix socket.
+    pub(crate) peer: Option<SocketAddr>,
+    /// Both addresses, where a PROXY header said them.
+    proxied: Option<Box<Addresses>>,
+    /// The worker's number of its listener.
+    pub(crate) listener: u32,
+    /// A PROXY header is in the stream already: it comes from a kept listener.
+    raw: bool,
+    pub(crate) accepted: Tick,
+    /// When a byte last passed, or the phase began.
+    touched: Tick,
+    /// The deadline that the worker's heap has; never later than [`Connection::deadline`].
+    pub(crate) armed: Tick,
+    /// It is on the worker's run list: edges are noted, and looked at when its turn comes.
+    pub(crate) running: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        client: Socket,
+        peer: Option<SocketAddr>,
+        listener: u32,
+        raw: bool,
+        phase: Phase,
+        now: Tick,
+    ) -> Connection {
+        Connection {
+            client,
+            phase,
+            peer,
+            proxied: None,
+            listener,
+            raw,
+            accepted: now,
+            touched: now,
+            armed: Tick::NEVER,
+            running: false,
+        }
+    }
+
+    /// The label of `connections_open`.
+    pub(crate) fn state(&self) -> ConnectionState {
+        match self.phase {
+            Phase::Greeting => ConnectionState::Greeting,
+            Phase::Pending { .. } => ConnectionState::Pending,
+            Phase::Connecting { .. } => ConnectionState::Connecting,
+            Phase::Relaying { .. } | Phase::Resetting { .. } => ConnectionState::Relaying,
+        }
+    }
+
+    /// Whether it comes from a kept listener.
+    pub(crate) fn is_raw(&self) -> bool {
+        self.raw
+    }
+
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        match &self.phase {
+            Phase::Greeting | Phase::Pending { .. } => None,
+            Phase::Connecting { lease, .. }
+            | Phase::Relaying { lease, .. }
+            | Phase::Resetting { lease, .. } => Some(lease),
+        }
+    }
+
+    /// Bytes from and to the client.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        match &self.phase {
+            Phase::Relaying { relay, .. } | Phase::Resetting { relay, .. } => relay.bytes(),
+            _ => (0, 0),
+        }
+    }
+
+    fn enter(&mut self, phase: Phase, context: &Context<'_>) {
+        context.listener.open[self.state()].dec();
+        self.phase = phase;
+        self.touched = context.now;
+        context.listener.open[self.state()].inc();
+    }
+
+    /// An edge came.
+    pub(crate) fn event(
+        &mut self,
+        side: Side,
+        events: EpollFlags,
+        context: &mut Context<'_>,
+    ) -> Next {
+        match (side, &mut self.phase) {
+            (Side::Client, _) => self.client.note(events),
+            (
+                Side::Backend,
+                Phase::Connecting { backend, .. }
+                | Phase::Relaying { backend, .. }
+                | Phase::Resetting { backend, .. },
+            ) => backend.note(events),
+            (Side::Backend, _) => {}
+        }
+        if self.running {
+            Next::Wait
+        } else {
+            self.advance(context)
+        }
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn advance(&mut self, context: &mut Context<'_>) -> Next {
+        match self.phase {
+            Phase::Greeting => self.greet(context),
+            Phase::Pending { .. } if self.client_has_gone() => {
+                context.service.pending_outcomes[PendingOutcome::ClientReset].inc();
+                Next::Close(CloseReason::ClientReset)
+            }
+            Phase::Pending { .. } => Next::Wait,
+            Phase::Connecting { .. } => self.connecting(context),
+            Phase::Relaying { .. } => self.relay(context),
+            Phase::Resetting { .. } => self.resetting(context),
+        }
+    }
+
+    /// Whether the client was reset. One that has only ended its side (a request with SHUT_WR) is there.
+    fn client_has_gone(&self) -> bool {
+        self.client.has_failed()
+    }
+
+    /// Looks, before a client that has waited is dispatched, for a reset whose edge is still on its way.
+    pub(crate) fn look_for_reset(&mut self) {
+        let mut fds = [PollFd::new(self.client.as_fd(), PollFlags::empty())];
+        if poll(&mut fds, PollTimeout::ZERO).is_ok_and(|n| n > 0)
+            && fds[0]
+                .revents()
+                .is_some_and(|events| events.contains(PollFlags::POLLERR))
+        {
+            self.client.note(EpollFlags::EPOLLERR);
+        }
+    }
+
+    /// Reads the PROXY header, and not one byte more.
+    fn greet(&mut self, context: &mut Context<'_>) -> Next {
+        let fd = self.client.as_fd().as_raw_fd();
+        let peek = &mut context.scratch.buffer[..proxy_protocol::MAX_READ];
+        let seen = match recv(fd, peek, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => return Next::Close(CloseReason::ProxyHeader),
+            Ok(seen) => seen,
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => return Next::Wait,
+            Err(_) => return Next::Close(CloseReason::ClientReset),
+        };
+        match proxy_protocol::parse(&peek[..seen]) {
+            Parsed::Incomplete if self.client.has_ended() => Next::Close(CloseReason::ProxyHeader),
+            Parsed::Incomplete => Next::Wait,
+            Parsed::Header { len, addresses } => {
+                // It is there: it was peeked at.
+                let _ = recv(fd, &mut peek[..len], MsgFlags::MSG_DONTWAIT);
+                if let Some(addresses) = addresses {
+                    self.peer = Some(addresses.source);
+                    self.proxied = Some(Box::new(addresses));
+                }
+                self.enter(Phase::Pending { unsent: None }, context);
+                Next::Queue
+            }
+            Parsed::Bad(why) => {
+                tracing::debug!(peer = ?self.peer, "bad PROXY header: {why}");
+                Next::Close(CloseReason::ProxyHeader)
+            }
+        }
+    }
+
+    /// A connect towards `lease`'s generation has begun.
+    pub(crate) fn dispatched(
+        &mut self,
+        lease: Lease,
+        attempt: Attempt,
+        backend: Socket,
+        context: &mut Context<'_>,
+    ) -> Next {
+        let unsent = self.take_unsent();
+        self.enter(
+            Phase::Connecting {
+                lease,
+                attempt,
+                backend,
+                unsent,
+            },
+            context,
+        );
+        self.advance(context)
+    }
+
+    fn take_unsent(&mut self) -> Option<Box<[u8]>> {
+        match &mut self.phase {
+            Phase::Pending { unsent } | Phase::Connecting { unsent, .. } => unsent.take(),
+            _ => None,
+        }
+    }
+
+    fn connecting(&mut self, context: &mut Context<'_>) -> Next {
+        let Phase::Connecting {
+            attempt, backend, ..
+        } = &self.phase
+        else {
+            return Next::Wait;
+        };
+        if backend.has_failed() {
+            let error = backend.take_error();
+            let connected = error.as_ref().is_none_or(|error| {
+                // It was connected, and reset since: no failure of the connect.
+                matches!(
+                    error.kind(),
+                    std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe
+                )
+            });
+            if let Some(error) = error.filter(|_| !connected) {
+                return self.connect_failed(error, context);
+            }
+        } else if !backend.is_writable() {
+            let waited = context.now.since(attempt.started);
+            if waited < context.settings.connect_timeout {
+                return Next::Wait;
+            }
+            return self.connect_failed(std::io::ErrorKind::TimedOut.into(), context);
+        }
+        if attempt.met_itself(backend) {
+            return self.connect_failed(std::io::ErrorKind::ConnectionRefused.into(), context);
+        }
+        self.connected(context)
+    }
+
+    fn connect_failed(&mut self, error: std::io::Error, context: &mut Context<'_>) -> Next {
+        let Phase::Connecting { attempt, .. } = &self.phase else {
+            return Next::Wait;
+        };
+        let failure = attempt.failed(context.now, error);
+        context.service.dispatch_attempts[failure.result].inc();
+        tracing::debug!(peer = ?self.peer, result = %failure.result, "connect failed: {}", failure.error);
+        self.withdraw(context);
+        Next::Queue
+    }
+
+    /// Takes the connection back from its generation: it is pending again.
+    pub(crate) fn withdraw(&mut self, context: &mut Context<'_>) {
+        let unsent = self.take_unsent();
+        context.service.redispatches.inc();
+        self.enter(Phase::Pending { unsent }, context);
+    }
+
+    fn connected(&mut self, context: &mut Context<'_>) -> Next {
+        let unsent = self.take_unsent();
+        let header = self.header(context.settings);
+        let phase = std::mem::replace(&mut self.phase, Phase::Pending { unsent: None });
+        let Phase::Connecting {
+            lease,
+            attempt,
+            backend,
+            ..
+        } = phase
+        else {
+            return Next::Wait;
+        };
+        attempt.succeeded();
+        let remote = attempt.is_remote() && context.settings.keepalive.is_some();
+        let keepalive = if remote {
+            context.now + KEEPALIVE_AGE
+        } else {
+            Tick::NEVER
+        };
+        context.service.dispatch_attempts[DispatchResult::Ok].inc();
+        context
+            .service
+            .connect_duration
+            .observe(context.now.since(attempt.started));
+        context.service.pending_outcomes[PendingOutcome::Dispatched].inc();
+        context
+            .service
+            .pending_wait
+            .observe(context.now.since(self.accepted));
+        drop(attempt);
+        let relay = Relay::new(header.as_deref().unwrap_or_default(), unsent);
+        self.phase = Phase::Relaying {
+            lease,
+            backend,
+            relay,
+            keepalive,
+        };
+        self.touched = context.now;
+        context.listener.open[ConnectionState::Connecting].dec();
+        context.listener.open[ConnectionState::Relaying].inc();
+        self.relay(context)
+    }
+
+    /// The PROXY header for the backend: what the client's own header said, else the client and what it has dialled.
+    fn header(&self, settings: &ServiceSettings) -> Option<proxy_protocol::Header> {
+        let version = settings.send_proxy.filter(|_| !self.raw)?;
+        let dialled = || {
+            let name = getsockname::<SockaddrStorage>(self.client.as_fd().as_raw_fd()).ok()?;
+            let v4 = name
+                .as_sockaddr_in()
+                .map(|v4| SocketAddr::from(std::net::SocketAddrV4::from(*v4)));
+            v4.or_else(|| {
+                name.as_sockaddr_in6()
+                    .map(|v6| std::net::SocketAddrV6::from(*v6).into())
+            })
+        };
+        let addresses = match (&self.proxied, self.peer) {
+            (Some(addresses), _) => Some(**addresses),
+            (None, Some(source)) => dialled().map(|destination| Addresses {
+                source,
+                destination,
+            }),
+            (None, None) => None,
+        };
+        Some(proxy_protocol::header(version, addresses.as_ref()))
+    }
+
+    fn relay(&mut self, context: &mut Context<'_>) -> Next {
+        let Phase::Relaying {
+            lease,
+            backend,
+            relay,
+            ..
+        } = &mut self.phase
+        else {
+            return Next::Wait;
+        };
+        let before = relay.bytes();
+        let turn = relay.turn(&mut self.client, backend, context.scratch);
+        let after = relay.bytes();
+        if after != before {
+            self.touched = context.now;
+            context.listener.bytes_in.add(after.0 - before.0);
+            context.listener.bytes_out.add(after.1 - before.1);
+        }
+        match turn {
+            Turn::Waits => Next::Wait,
+            Turn::More => Next::Again,
+            Turn::Ended if lease.generation.ended() => Next::Close(CloseReason::BackendGone),
+            Turn::Ended => Next::Close(CloseReason::Eof),
+            Turn::Reset(by) => {
+                let phase = std::mem::replace(&mut self.phase, Phase::Greeting);
+                if let Phase::Relaying {
+                    lease,
+                    backend,
+                    relay,
+                    ..
+                } = phase
+                {
+                    let since = context.now;
+                    self.phase = Phase::Resetting {
+                        lease,
+                        backend,
+                        relay,
+                        by,
+                        since,
+                    };
+                }
+                self.resetting(context)
+            }
+        }
+    }
+
+    /// Passes a reset on, or takes the connection back where nothing has passed and the backend was dying.
+    pub(crate) fn resetting(&mut self, context: &mut Context<'_>) -> Next {
+        let Phase::Resetting {
+            lease,
+            backend,
+            relay,
+            by,
+            since,
+        } = &mut self.phase
+        else {
+            return Next::Wait;
+        };
+        let waited = context.now.since(*since);
+        if *by == Side::Backend && relay.is_untouched() {
+            if lease.generation.ended() || !lease.is_active() {
+                let unsent = relay.take_unsent();
+                context.service.dispatch_attempts[DispatchResult::Reset].inc();
+                context.service.redispatches.inc();
+                self.enter(Phase::Pending { unsent }, context);
+                return Next::Queue;
+            }
+            if waited < DOUBT {
+                return Next::Wait;
+            }
+        }
+        let (other, reason) = match by {
+            Side::Client => (&*backend, CloseReason::ClientReset),
+            Side::Backend if lease.generation.ended() => (&self.client, CloseReason::BackendGone),
+            Side::Backend => (&self.client, CloseReason::BackendReset),
+        };
+        if !other.has_delivered() && waited < LINGER {
+            return Next::Wait;
+        }
+        other.reset_on_close();
+        Next::Close(reason)
+    }
+
+    /// When the worker must look at it at the latest, even if no edge comes.
+    pub(crate) fn deadline(&self, settings: &ServiceSettings) -> Tick {
+        let after = |timeout: Option<Duration>| {
+            timeout.map_or(Tick::NEVER, |timeout| self.touched + timeout)
+        };
+        match &self.phase {
+            Phase::Greeting => self.accepted + settings.accept_proxy_timeout,
+            Phase::Pending { .. } => self.accepted + settings.pending_timeout,
+            Phase::Connecting { attempt, .. } => attempt.started + settings.connect_timeout,
+            Phase::Relaying {
+                relay, keepalive, ..
+            } => {
+                let half = settings
+                    .half_close_timeout
+                    .filter(|_| relay.is_half_closed());
+                after(settings.idle_timeout)
+                    .min(after(half))
+                    .min(*keepalive)
+            }
+            Phase::Resetting {
+                relay, by, since, ..
+            } => {
+                let doubt = *by == Side::Backend && relay.is_untouched();
+                // From the last look: `touched` is when the worker armed it.
+                if doubt {
+                    *since + DOUBT
+                } else {
+                    self.touched + LINGER_POLL
+                }
+            }
+        }
+    }
+
+    /// Its deadline has come.
+    pub(crate) fn expired(&mut self, context: &mut Context<'_>) -> Next {
+        if context.now < self.deadline(context.settings) {
+            return Next::Wait;
+        }
+        match &mut self.phase {
+            Phase::Greeting => Next::Close(CloseReason::ProxyHeader),
+            Phase::Pending { .. } => {
+                context.service.pending_outcomes[PendingOutcome::Timeout].inc();
+                Next::Close(CloseReason::PendingTimeout)
+            }
+            Phase::Connecting { .. } => self.connecting(context),
+            Phase::Relaying {
+                backend,
+                relay,
+                keepalive,
+                ..
+            } => {
+                if *keepalive <= context.now {
+                    *keepalive = Tick::NEVER;
+                    if let Some(idle) = context.settings.keepalive {
+                        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(idle);
+                        // Without it a dead peer is noticed later; nothing else is lost.
+                        let _ = SockRef::from(&*backend).set_tcp_keepalive(&keepalive);
+                    }
+                }
+                let half_closed = relay.is_half_closed();
+                match context.now < self.deadline(context.settings) {
+                    true => Next::Wait,
+                    false if half_closed => Next::Close(CloseReason::HalfCloseTimeout),
+                    false => Next::Close(CloseReason::IdleTimeout),
+                }
+            }
+            Phase::Resetting { .. } => {
+                self.touched = context.now;
+                self.resetting(context)
+            }
+        }
+    }
+
+    /// Makes the close that follows a reset on both sides.
+    pub(crate) fn reset_on_close(&self) {
+        self.client.reset_on_close();
+        if let Phase::Connecting { backend, .. }
+        | Phase::Relaying { backend, .. }
+        | Phase::Resetting { backend, .. } = &self.phase
+        {
+            backend.reset_on_close();
+        }
+    }
+
+    /// Ends it; what it borrowed from the worker goes back.
+    pub(crate) fn close(self, scratch: &mut Scratch) {
+        if let Phase::Relaying { relay, .. } | Phase::Resetting { relay, .. } = self.phase {
+            relay.release(&mut scratch.pipes);
+        }
+    }
+}

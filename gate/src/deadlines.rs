@@ -1,0 +1,121 @@
+//! A worker's clock, read once a turn, and its heap of deadlines.
+//!
+//! An entry only says "look at this then": a deadline that has moved on (bytes re-arm a time-out) stays in the heap, and who is
+//! looked at says when to look again. So re-arming costs nothing on the hot path.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+/// Microseconds since the worker's start. Monotonic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tick(u64);
+
+impl Tick {
+    /// Later than every other.
+    pub(crate) const NEVER: Tick = Tick(u64::MAX);
+
+    /// Time since an earlier tick; zero if it isn't earlier.
+    pub(crate) fn since(self, earlier: Tick) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Tick {
+    type Output = Tick;
+    fn add(self, duration: Duration) -> Tick {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Tick(self.0.saturating_add(micros))
+    }
+}
+
+/// Where ticks come from.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+    now: Tick,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Clock {
+        Clock {
+            start: Instant::now(),
+            now: Tick(0),
+        }
+    }
+
+    /// This turn's time.
+    pub(crate) fn now(&self) -> Tick {
+        self.now
+    }
+
+    /// Reads the clock; returns how long it has been since the last reading.
+    pub(crate) fn turn(&mut self) -> Duration {
+        let last = self.now;
+        self.now = Tick(0) + self.start.elapsed();
+        self.now.since(last)
+    }
+}
+
+/// Whom to look at when.
+#[derive(Debug)]
+pub(crate) struct Deadlines<T>(BinaryHeap<Reverse<(Tick, T)>>);
+
+impl<T: Ord> Deadlines<T> {
+    pub(crate) fn new() -> Deadlines<T> {
+        Deadlines(BinaryHeap::new())
+    }
+
+    pub(crate) fn push(&mut self, at: Tick, whom: T) {
+        self.0.push(Reverse((at, whom)));
+    }
+
+    /// The next one that is due.
+    pub(crate) fn pop(&mut self, now: Tick) -> Option<T> {
+        let Reverse((at, _)) = self.0.peek()?;
+        if *at > now {
+            return None;
+        }
+        self.0.pop().map(|Reverse((_, whom))| whom)
+    }
+
+    /// Until the next one; `most` where there is none before.
+    pub(crate) fn wait(&self, now: Tick, most: Duration) -> Duration {
+        self.0
+            .peek()
+            .map_or(most, |Reverse((at, _))| at.since(now).min(most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_comes_in_order_and_not_before() {
+        let mut deadlines = Deadlines::new();
+        for ms in [30, 10, 20] {
+            deadlines.push(Tick(0) + Duration::from_millis(ms), ms);
+        }
+        let at = |ms| Tick(0) + Duration::from_millis(ms);
+        assert_eq!(deadlines.pop(at(9)), None);
+        assert_eq!(
+            deadlines.wait(at(9), Duration::from_secs(1)),
+            Duration::from_millis(1)
+        );
+        assert_eq!(deadlines.pop(at(25)), Some(10));
+        assert_eq!(deadlines.pop(at(25)), Some(20));
+        assert_eq!(deadlines.pop(at(25)), None);
+        assert_eq!(deadlines.pop(Tick::NEVER), Some(30));
+        assert_eq!(
+            deadlines.wait(at(0), Duration::from_secs(1)),
+            Duration::from_secs(1)
+        );
+    }
+
+    #[test]
+    fn a_tick_never_overflows() {
+        assert_eq!(Tick::NEVER + Duration::MAX, Tick::NEVER);
+        assert_eq!(Tick(0).since(Tick(5)), Duration::ZERO);
+    }
+}

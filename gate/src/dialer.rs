@@ -1,0 +1,345 @@
+//! Connects to one endpoint: how many at a time, from which address, and when to try again.
+//!
+//! Invariants:
+//!
+//! - On one machine a connect succeeds without an accept, so connects in flight bound nothing. What is bounded is the endpoint's
+//!   accept queue: it is read before each batch, and a batch fills it to at most `min(dispatch_concurrency, backlog / 2)`.
+//! - A worker takes an equal part of what is free, at least one connection.
+//! - The back-off belongs to the endpoint and counts failures of connect(2) alone: what happens to a connection afterwards is that
+//!   client's affair.
+
+use std::cell::Cell;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpBindAddressNoPort;
+use socket2::{Domain, SockAddr, SockRef, Type};
+use syngate_metrics::DispatchResult;
+
+use crate::accept_queue::{Probe, Reader};
+use crate::deadlines::Tick;
+use crate::gate::{Event, ServiceId, ServiceSettings};
+use crate::generation::{Endpoint, Local, Target};
+use crate::relay::Socket;
+use crate::sys;
+
+/// Between two looks at an endpoint whose accept queue is full. Nothing tells when there is room: a full unix backlog refuses at
+/// once and can't be waited for, and a full TCP backlog drops SYNs.
+const FULL: Duration = Duration::from_millis(5);
+
+/// After the first failed connect; doubled up to [`BACKOFF_MOST`].
+const BACKOFF: Duration = Duration::from_millis(10);
+const BACKOFF_MOST: Duration = Duration::from_millis(500);
+
+/// After every source address has run out of ports: each try costs a millisecond of CPU.
+const NO_PORT: Duration = Duration::from_secs(1);
+
+/// Source addresses that are tried on loopback when the system's choice has no port left.
+const LOOPBACK_SOURCES: usize = 16;
+
+/// One endpoint as one worker dials it.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    local: Rc<Local>,
+    target: Target,
+    address: SockAddr,
+    queue: Probe,
+    /// Dispatches until the queue is read again.
+    credit: Cell<u32>,
+    /// Connects under way.
+    connecting: Cell<u32>,
+    /// Failed connects in a row.
+    failures: Cell<u32>,
+    not_before: Cell<Tick>,
+    /// Source addresses in the order in which they are used; the unspecified one is the system's choice.
+    sources: Vec<IpAddr>,
+    source: Cell<usize>,
+    /// The ports that the system chooses from.
+    ports: (u16, u16),
+}
+
+/// Whether an endpoint takes a connection now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Now,
+    /// Not before then.
+    At(Tick),
+    /// When a connect that is under way has ended.
+    WhenConnected,
+}
+
+/// A connect that has begun. Its end is counted whatever becomes of the connection.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    dialer: Rc<Dialer>,
+    pub(crate) started: Tick,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.dialer.connecting.set(self.dialer.connecting.get() - 1);
+    }
+}
+
+/// How a connect failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) result: DispatchResult,
+    pub(crate) error: io::Error,
+}
+
+impl Dialer {
+    /// # Errors
+    ///
+    /// A unix path that is too long for a socket address.
+    pub(crate) fn new(
+        local: &Rc<Local>,
+        endpoint: &Endpoint,
+        settings: &ServiceSettings,
+    ) -> io::Result<Dialer> {
+        let sources = match endpoint.target {
+            Target::Tcp(address) => sources(address, settings),
+            Target::Unix(_) | Target::Nameless(_) => Vec::new(),
+        };
+        Ok(Dialer {
+            local: Rc::clone(local),
+            target: endpoint.target.clone(),
+            address: endpoint.target.address()?,
+            queue: endpoint.queue.clone(),
+            credit: Cell::new(0),
+            connecting: Cell::new(0),
+            failures: Cell::new(0),
+            not_before: Cell::default(),
+            sources,
+            source: Cell::new(0),
+            ports: ephemeral_ports(),
+        })
+    }
+
+    pub(crate) fn local(&self) -> &Rc<Local> {
+        &self.local
+    }
+
+    /// Whether no connect is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.connecting.get() == 0
+    }
+
+    /// Whether there is room for one more, and when it is worth asking again.
+    pub(crate) fn room(
+        &self,
+        now: Tick,
+        reader: &mut Reader,
+        concurrency: u32,
+        workers: u32,
+    ) -> Room {
+        if now < self.not_before.get() {
+            return Room::At(self.not_before.get());
+        }
+        if self.failures.get() > 0 && self.connecting.get() > 0 {
+            return Room::WhenConnected; // One at a time finds out whether it answers again.
+        }
+        if self.credit.get() > 0 {
+            return Room::Now;
+        }
+        match reader.read(&self.queue) {
+            Ok(Some(queue)) => {
+                let most = concurrency.min(queue.max / 2).max(1);
+                let free = most.saturating_sub(queue.len);
+                if free == 0 {
+                    self.not_before.set(now + FULL);
+                    return Room::At(self.not_before.get());
+                }
+                self.credit.set((free / workers).max(1));
+            }
+            // Nothing can be known: one batch a round trip.
+            Ok(None) | Err(_) => {
+                let free = (concurrency / workers)
+                    .max(1)
+                    .saturating_sub(self.connecting.get());
+                if free == 0 {
+                    return Room::WhenConnected;
+                }
+                self.credit.set(free);
+            }
+        }
+        Room::Now
+    }
+
+    /// Begins a connect: the socket, and whether it is connected already.
+    ///
+    /// # Errors
+    ///
+    /// How it failed; the back-off has been set.
+    pub(crate) fn dial(self: &Rc<Self>, now: Tick) -> Result<(Attempt, Socket, bool), Failure> {
+        self.credit.set(self.credit.get().saturating_sub(1));
+        match self.connect() {
+            Ok((fd, connected)) => {
+                self.connecting.set(self.connecting.get() + 1);
+                let attempt = Attempt {
+                    dialer: Rc::clone(self),
+                    started: now,
+                };
+                Ok((
+                    attempt,
+                    Socket::connecting(fd, self.target.is_unix(), connected),
+                    connected,
+                ))
+            }
+            Err(error) => Err(self.failed(now, error)),
+        }
+    }
+
+    fn connect(&self) -> io::Result<(OwnedFd, bool)> {
+        loop {
+            let socket = self.socket()?;
+            match socket.connect(&self.address) {
+                Ok(()) => return Ok((socket.into(), true)),
+                Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                    Some(Errno::EINPROGRESS) => return Ok((socket.into(), false)),
+                    Some(Errno::EADDRNOTAVAIL) if self.next_source() => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    fn socket(&self) -> io::Result<socket2::Socket> {
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let Target::Tcp(target) = self.target else {
+            return socket2::Socket::new_raw(Domain::UNIX, kind, None);
+        };
+        let socket = socket2::Socket::new_raw(Domain::for_address(target), kind, None)?;
+        // Before Linux 6.3 there is no such option, and the split in even and odd ports stays.
+        let _ = sys::set_local_port_range(socket.as_fd(), self.ports.0, self.ports.1);
+        let source = self.sources[self.source.get()];
+        if !source.is_unspecified() {
+            setsockopt(&socket, IpBindAddressNoPort, &true)?;
+            socket.bind(&SocketAddr::new(source, 0).into())?;
+        }
+        Ok(socket)
+    }
+
+    /// Goes on to the next source address; false when all have been tried.
+    fn next_source(&self) -> bool {
+        let next = (self.source.get() + 1) % self.sources.len();
+        self.source.set(next);
+        next != 0
+    }
+
+    /// Takes note of a failed connect.
+    fn failed(&self, now: Tick, error: io::Error) -> Failure {
+        let result = match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EAGAIN) if self.target.is_unix() => DispatchResult::Again,
+            Some(Errno::ECONNREFUSED | Errno::ENOENT) => DispatchResult::Refused,
+            Some(Errno::ETIMEDOUT) => DispatchResult::Timeout,
+            Some(Errno::EADDRNOTAVAIL) => DispatchResult::NoPort,
+            _ => DispatchResult::Error,
+        };
+        self.credit.set(0);
+        let wait = match result {
+            DispatchResult::Again => FULL,
+            // Several that were under way together count as one failure.
+            _ if now < self.not_before.get() => return Failure { result, error },
+            _ => {
+                let failures = self.failures.get();
+                self.failures.set(failures + 1);
+                if failures == 0 {
+                    let why = format!("{}: {error}", self.target);
+                    self.tell(|service, generation| Event::Refused {
+                        service,
+                        generation,
+                        why,
+                    });
+                }
+                match result {
+                    DispatchResult::NoPort => NO_PORT,
+                    _ => BACKOFF_MOST.min(BACKOFF * 2u32.pow(failures.min(6))),
+                }
+            }
+        };
+        self.not_before.set(now + wait);
+        Failure { result, error }
+    }
+
+    fn tell(&self, event: impl FnOnce(ServiceId, u64) -> Event) {
+        self.local
+            .tell(event(self.local.service, self.local.generation.number()));
+    }
+}
+
+impl Attempt {
+    /// Whether the endpoint is on another machine.
+    pub(crate) fn is_remote(&self) -> bool {
+        match &self.dialer.target {
+            Target::Tcp(address) => !address.ip().to_canonical().is_loopback(),
+            Target::Unix(_) | Target::Nameless(_) => false,
+        }
+    }
+
+    /// The endpoint took the connection.
+    pub(crate) fn succeeded(&self) {
+        if self.dialer.failures.replace(0) > 0 {
+            self.dialer.not_before.set(Tick::default());
+            self.dialer.tell(|service, generation| Event::Answers {
+                service,
+                generation,
+            });
+        }
+    }
+
+    /// It didn't.
+    pub(crate) fn failed(&self, now: Tick, error: io::Error) -> Failure {
+        self.dialer.failed(now, error)
+    }
+
+    /// Whether the socket is connected to itself: a port of the ephemeral range on which nobody listens may be chosen as the
+    /// local port of the very connect that looks for it.
+    pub(crate) fn met_itself(&self, socket: &Socket) -> bool {
+        let Target::Tcp(target) = self.dialer.target else {
+            return false;
+        };
+        let (low, high) = self.dialer.ports;
+        (low..=high).contains(&target.port())
+            && target.ip().is_loopback()
+            && SockRef::from(socket)
+                .local_addr()
+                .is_ok_and(|own| own == self.dialer.address)
+    }
+}
+
+/// The source addresses towards an endpoint.
+fn sources(endpoint: SocketAddr, settings: &ServiceSettings) -> Vec<IpAddr> {
+    let system = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let given = settings
+        .sources
+        .iter()
+        .filter(|source| source.is_ipv4() == endpoint.is_ipv4());
+    let given: Vec<IpAddr> = given.copied().collect();
+    match endpoint.ip() {
+        // First the system's choice, 127.0.0.1, which backends may trust alone.
+        IpAddr::V4(ip) if ip.is_loopback() => {
+            let others = (1..=u8::MAX).map(|n| IpAddr::V4(Ipv4Addr::new(127, 83, 71, n)));
+            let others = others
+                .filter(|other| *other != IpAddr::V4(ip))
+                .take(LOOPBACK_SOURCES);
+            std::iter::once(system).chain(others).collect()
+        }
+        ip if ip.is_loopback() || given.is_empty() => vec![system],
+        _ => given,
+    }
+}
+
+/// The ports that connect(2) chooses from (ip(7), ip_local_port_range).
+fn ephemeral_ports() -> (u16, u16) {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let text = text.unwrap_or_default();
+    let mut ports = text.split_whitespace().flat_map(str::parse);
+    // The kernel's default, where /proc isn't mounted.
+    (ports.next().unwrap_or(32768), ports.next().unwrap_or(60999))
+}

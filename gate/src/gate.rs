@@ -1,0 +1,355 @@
+//! The handle that the supervisor holds: the boundary between processes and connections.
+//!
+//! Each call goes to every worker's inbox and returns when all have taken it up between two of their turns. So when
+//! [`Gate::activate`] has returned, no worker can lease another connection to the generation that was active before. A call's
+//! acknowledgement is the drop of its `Ack`, so a worker can also keep one until what was asked for has come true.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use syngate_metrics::{CloseReason, ConnectionState, Metrics};
+use tokio::sync::mpsc;
+
+use crate::accept_queue::Reader;
+use crate::generation::Generation;
+use crate::listener::Listener;
+use crate::proxy_protocol;
+use crate::shared::{Ack, Command, Inbox, Load, Message, Shared, SharedListener};
+use crate::worker::Worker;
+
+/// What is the process's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Threads, at least 1.
+    pub workers: usize,
+    /// Clients in any phase.
+    pub max_connections: u64,
+    /// Pending connections.
+    pub pending_max: u64,
+}
+
+/// What is a service's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceSettings {
+    /// Bound of a wait.
+    pub pending_timeout: Duration,
+    /// What happens at the limits.
+    pub pending_overflow: Overflow,
+    /// Connections dispatched and not yet accepted by a backend, at most.
+    pub dispatch_concurrency: u32,
+    /// Bound of one connect.
+    pub connect_timeout: Duration,
+    /// No byte either way for this long; `None` is off.
+    pub idle_timeout: Option<Duration>,
+    /// The same, once one side has ended.
+    pub half_close_timeout: Option<Duration>,
+    /// TCP keepalive towards remote endpoints on connections older than 30 s; `None` is off.
+    pub keepalive: Option<Duration>,
+    /// A PROXY header towards the backend.
+    pub send_proxy: Option<proxy_protocol::Version>,
+    /// Peers that must send one.
+    pub accept_proxy: Option<proxy_protocol::Trusted>,
+    /// Bound of its arrival.
+    pub accept_proxy_timeout: Duration,
+    /// Source addresses towards remote endpoints; empty: the system's choice.
+    pub sources: Vec<IpAddr>,
+}
+
+/// What happens to a client that there is no room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// Accepting stops; the kernel's backlog holds it.
+    Backpressure,
+    /// It is accepted and reset.
+    Reset,
+}
+
+/// A service of a [`Gate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceId(pub(crate) u32);
+
+/// A listener of a [`Gate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub(crate) u32);
+
+/// What a worker tells the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// In one worker the last lease of a generation that isn't active ended: see [`Generation::leases`].
+    Released {
+        /// Whose.
+        service: ServiceId,
+        /// Which.
+        generation: u64,
+    },
+    /// An endpoint of the active generation doesn't take connections; said once until it answers again.
+    Refused {
+        /// Whose.
+        service: ServiceId,
+        /// Which.
+        generation: u64,
+        /// Its address and the error.
+        why: String,
+    },
+    /// It answers again.
+    Answers {
+        /// Whose.
+        service: ServiceId,
+        /// Which.
+        generation: u64,
+    },
+}
+
+/// One open connection, for `syngate connections`.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// The listener that accepted it.
+    pub listener: String,
+    /// The client's address; `None` for a unix socket.
+    pub peer: Option<SocketAddr>,
+    /// Its generation, once it has one.
+    pub generation: Option<u64>,
+    /// What it does.
+    pub state: ConnectionState,
+    /// Since the accept.
+    pub age: Duration,
+    /// Bytes from the client to the backend.
+    pub bytes_in: u64,
+    /// Bytes from the backend to the client.
+    pub bytes_out: u64,
+}
+
+/// The running gate. Dropping it without [`Gate::stop`] leaves the workers running: it lives as long as the process.
+pub struct Gate {
+    shared: Arc<Shared>,
+    metrics: Arc<Metrics>,
+    registry: Mutex<Registry>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Registry {
+    next: u32,
+    services: HashMap<ServiceId, Arc<syngate_metrics::Service>>,
+    listeners: HashMap<ListenerId, Arc<SharedListener>>,
+}
+
+impl Registry {
+    fn id(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+}
+
+impl Gate {
+    /// Starts the workers. Nothing listens yet.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors for the workers' epoll sets and inboxes, or no thread.
+    pub fn start(
+        settings: &Settings,
+        metrics: &Arc<Metrics>,
+    ) -> io::Result<(Gate, mpsc::UnboundedReceiver<Event>)> {
+        let (events, receiver) = mpsc::unbounded_channel();
+        let inboxes = (0..settings.workers)
+            .map(|_| Inbox::new())
+            .collect::<io::Result<_>>()?;
+        let shared = Arc::new(Shared {
+            inboxes,
+            loads: (0..settings.workers).map(|_| Load::default()).collect(),
+            open: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
+            max_connections: AtomicU64::new(settings.max_connections),
+            pending_max: AtomicU64::new(settings.pending_max),
+            paused_listeners: AtomicU32::new(0),
+            events,
+        });
+        let mut threads = Vec::new();
+        for index in 0..settings.workers {
+            let epoll = Worker::epoll(index, &shared)?;
+            let shared = Arc::clone(&shared);
+            let name = format!("gate-{index}");
+            threads.push(
+                std::thread::Builder::new()
+                    .name(name)
+                    .spawn(move || Worker::new(index, shared, epoll).run())?,
+            );
+        }
+        let gate = Gate {
+            shared,
+            metrics: Arc::clone(metrics),
+            registry: Mutex::default(),
+            threads,
+        };
+        Ok((gate, receiver))
+    }
+
+    /// Makes a service; nothing is active in it and it isn't held.
+    pub async fn add_service(&self, name: &str, settings: ServiceSettings) -> ServiceId {
+        let metrics = self.metrics.service(name);
+        let id = {
+            let mut registry = self.registry();
+            let id = ServiceId(registry.id());
+            registry.services.insert(id, Arc::clone(&metrics));
+            id
+        };
+        self.all(Command::AddService(id, metrics, Arc::new(settings)))
+            .await;
+        id
+    }
+
+    /// Takes over time-outs and limits for the connections to come, and for the running ones where they are looked at.
+    pub async fn apply(&self, service: ServiceId, settings: ServiceSettings) {
+        self.all(Command::Apply(service, Arc::new(settings))).await;
+    }
+
+    /// Forgets a service whose listeners are closed and whose generations are drained; what is left of it is reset.
+    pub async fn remove_service(&self, service: ServiceId) {
+        self.all(Command::RemoveService(service)).await;
+        self.registry().services.remove(&service);
+    }
+
+    /// Begins to accept.
+    pub async fn open(&self, service: ServiceId, socket: Listener) -> ListenerId {
+        let listener = {
+            let mut registry = self.registry();
+            let id = ListenerId(registry.id());
+            let metrics = registry.services[&service].listener(socket.name());
+            let listener = Arc::new(SharedListener::new(id, service, socket, metrics));
+            registry.listeners.insert(id, Arc::clone(&listener));
+            listener
+        };
+        let id = listener.id;
+        self.all(Command::Open(listener)).await;
+        id
+    }
+
+    /// Closes a listener and loses nothing: SYNs are refused, what the kernel has accepted is accepted (at most 1 s), then the
+    /// socket is closed. Its connections go on.
+    pub async fn close(&self, listener: ListenerId) {
+        let Some(closing) = self.registry().listeners.remove(&listener) else {
+            return;
+        };
+        self.all(Command::Close(listener)).await;
+        if let Some(service) = self.registry().services.get(&closing.service) {
+            service.remove_listener(closing.socket.name());
+        }
+    }
+
+    /// Makes a generation the one that new and pending connections go to; `None`: they wait.
+    ///
+    /// When this has returned no worker leases another connection to any other generation of the service, and connects to
+    /// others that hadn't completed are pending again.
+    pub async fn activate(&self, service: ServiceId, generation: Option<Arc<Generation>>) {
+        self.all(Command::Activate(service, generation)).await;
+    }
+
+    /// Holds a service, or lets it go. With `true` it returns when every connect under way has ended.
+    pub async fn hold(&self, service: ServiceId, held: bool) {
+        self.all(Command::Hold(service, held)).await;
+    }
+
+    /// Resets the connections of a generation, counted as forced closes. `reason` is `DrainTimeout` or `Shutdown`.
+    pub async fn reset(&self, service: ServiceId, generation: u64, reason: CloseReason) {
+        self.all(Command::Reset(service, generation, reason)).await;
+    }
+
+    /// Accepts what is left in a kept listener and relays it raw: a PROXY header is in the stream already. The connections
+    /// count as this listener's. Returns when its queue is empty.
+    pub async fn adopt(&self, listener: ListenerId, kept: Listener) {
+        let (ack, done) = Ack::new();
+        self.shared.inboxes[0].send(Message::Command(
+            Command::Adopt(listener, Arc::new(kept)),
+            ack,
+        ));
+        Ack::all_dropped(done).await;
+    }
+
+    /// The connections of a service, unsorted. Workers answer in pieces between their turns.
+    pub async fn connections(&self, service: ServiceId) -> Vec<ConnectionInfo> {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let listed = self.all(Command::List(service, sender));
+        let collect = async {
+            let mut all = Vec::new();
+            while let Some(mut some) = receiver.recv().await {
+                all.append(&mut some);
+            }
+            all
+        };
+        listed.await;
+        collect.await
+    }
+
+    /// Sets the process's limits.
+    pub fn set_limits(&self, max_connections: u64, pending_max: u64) {
+        self.shared
+            .max_connections
+            .store(max_connections, Ordering::Relaxed);
+        self.shared
+            .pending_max
+            .store(pending_max, Ordering::Relaxed);
+        self.shared.look_at_pauses();
+    }
+
+    /// Connections open, in any phase.
+    pub fn open_connections(&self) -> u64 {
+        self.shared.open.load(Ordering::Relaxed)
+    }
+
+    /// Connections that wait.
+    pub fn pending_connections(&self) -> u64 {
+        self.shared.pending.load(Ordering::Relaxed)
+    }
+
+    /// How many turns each worker's loop has made: one that doesn't grow within 10 s is stuck. A worker turns at least once
+    /// a second.
+    pub fn turns(&self) -> Vec<u64> {
+        self.shared
+            .loads
+            .iter()
+            .map(|load| load.turns.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// Reads backlog and drops of every public listener from the kernel into the metrics: call it before a scrape.
+    pub fn sample(&self) {
+        let listeners: Vec<_> = self.registry().listeners.values().cloned().collect();
+        let mut reader = Reader::new();
+        for listener in listeners {
+            let queue = listener.socket.queue(&mut reader);
+            if let (Ok(queue), Ok(drops)) = (queue, listener.socket.drops()) {
+                listener.metrics.set_kernel(queue.len.into(), drops);
+            }
+        }
+    }
+
+    /// Resets every connection that is left, counted as `shutdown`, and ends the workers.
+    pub async fn stop(self) {
+        self.all(Command::Stop).await;
+        for thread in self.threads {
+            // A worker that panicked has aborted the process: there is no error to see here.
+            let _ = thread.join();
+        }
+    }
+
+    /// Sends a command to every worker, and returns when all have done it.
+    fn all(&self, command: Command) -> impl Future<Output = ()> + use<> {
+        let (ack, done) = Ack::new();
+        for inbox in &self.shared.inboxes {
+            inbox.send(Message::Command(command.clone(), ack.clone()));
+        }
+        drop(ack);
+        Ack::all_dropped(done)
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,227 @@
+//! A generation as the data path sees it: where its endpoints are, and who still has a lease on it.
+//!
+//! Invariants:
+//!
+//! - A [`Lease`] is held by exactly one connection and ends with it, whatever way it ends: it is a guard.
+//! - Each worker counts its own leases and is the only writer of its count; a sum over all workers is the whole.
+//! - Once every worker has another generation as its active one, a count only falls.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use socket2::SockAddr;
+use tokio::sync::mpsc;
+
+use crate::accept_queue;
+use crate::gate::{Event, ServiceId};
+
+/// Where a generation receives a listener's connections.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// What is dialled.
+    pub target: Target,
+    /// How its accept queue is read.
+    pub queue: accept_queue::Probe,
+}
+
+/// An address to dial.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// An IP address and port.
+    Tcp(SocketAddr),
+    /// A unix socket by its path, of 107 bytes at most.
+    Unix(PathBuf),
+    /// A unix socket whose file has no name any more, by an O_PATH descriptor of it: it is dialled through /proc/self/fd.
+    Nameless(Arc<OwnedFd>),
+}
+
+impl Target {
+    /// What connect(2) takes. Valid for as long as `self` lives.
+    ///
+    /// # Errors
+    ///
+    /// A path over 107 bytes (unix(7)).
+    pub fn address(&self) -> io::Result<SockAddr> {
+        match self {
+            Target::Tcp(address) => Ok((*address).into()),
+            Target::Unix(path) => SockAddr::unix(path),
+            Target::Nameless(file) => SockAddr::unix(format!("/proc/self/fd/{}", file.as_raw_fd())),
+        }
+    }
+
+    /// Whether it is a unix socket.
+    pub fn is_unix(&self) -> bool {
+        !matches!(self, Target::Tcp(_))
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::Tcp(address) => write!(f, "{address}"),
+            Target::Unix(path) => write!(f, "unix:{}", path.display()),
+            Target::Nameless(_) => f.write_str("unix (kept)"),
+        }
+    }
+}
+
+/// A generation: made by the supervisor, shared with every worker.
+#[derive(Debug)]
+pub struct Generation {
+    number: u64,
+    endpoints: Endpoints,
+    ended: AtomicBool,
+    leases: Box<[LeaseCount]>,
+}
+
+/// The endpoints of each listener, by the listener's name; `None` is for all that aren't named.
+pub type Endpoints = Vec<(Option<String>, Vec<Endpoint>)>;
+
+/// One worker's count, on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct LeaseCount(AtomicU32);
+
+impl Generation {
+    /// A generation with no lease. `workers` is the gate's number of workers.
+    pub fn new(number: u64, workers: usize, endpoints: Endpoints) -> Arc<Generation> {
+        let leases = (0..workers).map(|_| LeaseCount::default()).collect();
+        Arc::new(Generation {
+            number,
+            endpoints,
+            ended: AtomicBool::new(false),
+            leases,
+        })
+    }
+
+    /// Its number, from 1, never used again in a process's life.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The endpoints of a listener.
+    pub fn endpoints(&self, listener: &str) -> &[Endpoint] {
+        let named = self
+            .endpoints
+            .iter()
+            .find(|(name, _)| name.as_deref() == Some(listener));
+        let found = named.or_else(|| self.endpoints.iter().find(|(name, _)| name.is_none()));
+        found.map_or(&[], |(_, endpoints)| endpoints)
+    }
+
+    /// Every endpoint.
+    pub fn all_endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.endpoints.iter().flat_map(|(_, endpoints)| endpoints)
+    }
+
+    /// Connections that hold a lease, over all workers.
+    pub fn leases(&self) -> u64 {
+        self.leases
+            .iter()
+            .map(|count| u64::from(count.0.load(Ordering::Relaxed)))
+            .sum()
+    }
+
+    /// Its process has ended, other than when it was told to: what it had reset before a byte had passed is dispatched anew,
+    /// and the connections that it leaves behind count as `backend_gone`.
+    pub fn set_ended(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Generation::set_ended`] was called.
+    pub fn ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+/// A generation as one worker has it.
+#[derive(Debug)]
+pub(crate) struct Local {
+    pub(crate) generation: Arc<Generation>,
+    pub(crate) service: ServiceId,
+    worker: usize,
+    /// Whether this worker dispatches to it.
+    active: Cell<bool>,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+impl Local {
+    pub(crate) fn new(
+        generation: Arc<Generation>,
+        service: ServiceId,
+        worker: usize,
+        events: mpsc::UnboundedSender<Event>,
+    ) -> Rc<Local> {
+        Rc::new(Local {
+            generation,
+            service,
+            worker,
+            active: Cell::new(true),
+            events,
+        })
+    }
+
+    /// New connections go elsewhere from now on.
+    pub(crate) fn deactivate(&self) {
+        self.active.set(false);
+        if self.count().load(Ordering::Relaxed) == 0 {
+            self.tell_released();
+        }
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.get()
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        // The supervisor has gone only when the process is about to.
+        let _ = self.events.send(event);
+    }
+
+    fn tell_released(&self) {
+        self.tell(Event::Released {
+            service: self.service,
+            generation: self.generation.number,
+        });
+    }
+
+    fn count(&self) -> &AtomicU32 {
+        &self.generation.leases[self.worker].0
+    }
+}
+
+/// What ties a connection to its generation.
+#[derive(Debug)]
+pub(crate) struct Lease(Rc<Local>);
+
+impl Lease {
+    pub(crate) fn new(local: &Rc<Local>) -> Lease {
+        let count = local.count();
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Lease(Rc::clone(local))
+    }
+}
+
+impl std::ops::Deref for Lease {
+    type Target = Local;
+    fn deref(&self) -> &Local {
+        &self.0
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let count = self.0.count();
+        let left = count.load(Ordering::Relaxed) - 1;
+        count.store(left, Ordering::Relaxed);
+        if left == 0 && !self.0.is_active() {
+            self.0.tell_released();
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What the workers and the handle share: inboxes, loads, the two process-wide counts.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use syngate_metrics::CloseReason;
+use tokio::sync::mpsc;
+
+use crate::gate::{ConnectionInfo, Event, ListenerId, ServiceId, ServiceSettings};
+use crate::generation::Generation;
+use crate::listener::Listener;
+
+/// Says by its drop that a worker has done what a command asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Ack {
+    _done: mpsc::Sender<()>,
+}
+
+/// What a worker is asked to do.
+#[derive(Clone)]
+pub(crate) enum Command {
+    AddService(
+        ServiceId,
+        Arc<syngate_metrics::Service>,
+        Arc<ServiceSettings>,
+    ),
+    RemoveService(ServiceId),
+    Apply(ServiceId, Arc<ServiceSettings>),
+    /// Register it and accept.
+    Open(Arc<SharedListener>),
+    /// The first worker accepts until nothing is left, at most 1 s; the others let go at once.
+    Close(ListenerId),
+    Activate(ServiceId, Option<Arc<Generation>>),
+    /// With `true`, acknowledged when no connect is under way.
+    Hold(ServiceId, bool),
+    Reset(ServiceId, u64, CloseReason),
+    /// The first worker alone: accept what is left in it, and relay it raw.
+    Adopt(ListenerId, Arc<Listener>),
+    List(ServiceId, mpsc::UnboundedSender<Vec<ConnectionInfo>>),
+    Stop,
+}
+
+/// A listing that is under way in a worker: a part a turn.
+pub(crate) struct Listing {
+    pub(crate) service: ServiceId,
+    /// The slot at which it goes on.
+    pub(crate) next: usize,
+    pub(crate) to: mpsc::UnboundedSender<Vec<ConnectionInfo>>,
+    pub(crate) _ack: Ack,
+}
+
+/// A connection on its way from the worker that accepted it to a less loaded one.
+pub(crate) struct Handoff {
+    pub(crate) client: OwnedFd,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) listener: ListenerId,
+}
+
+pub(crate) enum Message {
+    Command(Command, Ack),
+    Handoff(Handoff),
+    /// A listener was paused or resumed, or there may be room again: see [`SharedListener::paused`].
+    Look,
+}
+
+/// A worker's inbox. The eventfd is written only when the queue was empty, so a burst of messages is one wake-up.
+pub(crate) struct Inbox {
+    queue: Mutex<VecDeque<Message>>,
+    pub(crate) wake: EventFd,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> io::Result<Inbox> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Ok(Inbox {
+            queue: Mutex::default(),
+            wake: EventFd::from_flags(flags)?,
+        })
+    }
+
+    pub(crate) fn send(&self, message: Message) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_empty = queue.is_empty();
+        if !matches!(
+            (&message, queue.back()),
+            (Message::Look, Some(Message::Look))
+        ) {
+            queue.push_back(message);
+        }
+        drop(queue);
+        if was_empty {
+            // An eventfd's counter can't overflow here: the reader empties the queue after each wake-up.
+            let _ = self.wake.write(1);
+        }
+    }
+
+    pub(crate) fn take(&self) -> VecDeque<Message> {
+        let _ = self.wake.read();
+        std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What each worker writes for the others to read: a cache line of its own.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    /// Connections that this worker holds.
+    pub(crate) connections: AtomicU32,
+    /// Turns of its loop: the watchdog's food.
+    pub(crate) turns: AtomicU64,
+}
+
+/// A listener as every worker sees it.
+pub(crate) struct SharedListener {
+    pub(crate) id: ListenerId,
+    pub(crate) service: ServiceId,
+    pub(crate) socket: Listener,
+    pub(crate) metrics: Arc<syngate_metrics::Listener>,
+    /// Connections that wait, over all workers.
+    pub(crate) pending: AtomicU64,
+    /// Why nobody accepts from it: a [`Pause`]. It is the same for all workers, since a connection wakes only one, and nobody
+    /// else would be woken for one that doesn't accept.
+    pub(crate) paused: AtomicU8,
+    /// How long the last pause for an error was, in milliseconds.
+    pub(crate) error_pause: AtomicU32,
+}
+
+/// Values of [`SharedListener::paused`].
+pub(crate) struct Pause;
+
+impl Pause {
+    pub(crate) const NONE: u8 = 0;
+    /// A limit is reached; over when there is room.
+    pub(crate) const FULL: u8 = 1;
+    /// accept(2) failed for want of something; over after a while.
+    pub(crate) const ERROR: u8 = 2;
+}
+
+impl SharedListener {
+    pub(crate) fn new(
+        id: ListenerId,
+        service: ServiceId,
+        socket: Listener,
+        metrics: Arc<syngate_metrics::Listener>,
+    ) -> SharedListener {
+        SharedListener {
+            id,
+            service,
+            socket,
+            metrics,
+            pending: AtomicU64::new(0),
+            paused: AtomicU8::new(Pause::NONE),
+            error_pause: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst) != Pause::NONE
+    }
+}
+
+impl Ack {
+    pub(crate) fn new() -> (Ack, mpsc::Receiver<()>) {
+        let (done, receiver) = mpsc::channel(1);
+        (Ack { _done: done }, receiver)
+    }
+
+    /// Returns when the last copy has been dropped.
+    pub(crate) async fn all_dropped(mut done: mpsc::Receiver<()>) {
+        while done.recv().await.is_some() {}
+    }
+}
+
+/// What all threads share. Two counts are changed at accept, dispatch and close; the rest hardly ever.
+pub(crate) struct Shared {
+    pub(crate) inboxes: Box<[Inbox]>,
+    pub(crate) loads: Box<[Load]>,
+    pub(crate) open: AtomicU64,
+    pub(crate) pending: AtomicU64,
+    pub(crate) max_connections: AtomicU64,
+    pub(crate) pending_max: AtomicU64,
+    /// Listeners that are paused: a close looks for who waits for its room only where there are some.
+    pub(crate) paused_listeners: AtomicU32,
+    pub(crate) events: mpsc::UnboundedSender<Event>,
+}
+
+impl Shared {
+    /// Makes every worker look at the pauses.
+    pub(crate) fn look_at_pauses(&self) {
+        for inbox in &self.inboxes {
+            inbox.send(Message::Look);
+        }
+    }
+
+    /// To be called when there is more room than before.
+    pub(crate) fn resume_if_paused(&self) {
+        if self.paused_listeners.load(Ordering::SeqCst) > 0 {
+            self.look_at_pauses();
+        }
+    }
+}

@@ -1,0 +1,649 @@
+//! A worker: one thread, one epoll set, and the connections that it has accepted or was handed.
+//!
+//! Invariants:
+//!
+//! - Every descriptor is registered once, with a token of slot and epoch, and never modified or deleted: closing it does that. An
+//!   event whose epoch is stale is dropped (between fork and exec a child's copy keeps a closed socket's events coming).
+//! - Listeners are registered level-triggered and exclusive: each connection wakes one worker.
+//! - A turn is bounded: events, accepts, dispatches and bytes have a budget each, and what is left over is looked at in the next.
+//! - What the supervisor asks for is done between the events of two turns, so a command sees no connection half way.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use syngate_metrics::CloseReason;
+
+use crate::accept_queue::Reader;
+use crate::connection::{Connection, Context, Next, Phase};
+use crate::deadlines::{Clock, Deadlines, Tick};
+use crate::dialer::{Dialer, Room};
+use crate::gate::{ListenerId, ServiceId, ServiceSettings};
+use crate::generation::{Lease, Local};
+use crate::pending::PendingQueue;
+use crate::relay::{Scratch, Side};
+use crate::shared::{Ack, Listing, Shared, SharedListener};
+use crate::splice;
+
+/// Events that one turn takes.
+const EVENTS: usize = 256;
+
+/// Connections that one turn dispatches for a listener.
+const DISPATCHES: usize = 256;
+
+/// A turn comes at least this often: the watchdog counts them.
+const LONGEST_TURN: Duration = Duration::from_secs(1);
+
+/// A turn that comes this late was held up from outside: the process was stopped, or the machine slept.
+const STOPPED: Duration = Duration::from_secs(5);
+
+/// Edges of a connection's two sockets.
+fn edges() -> EpollFlags {
+    EpollFlags::EPOLLIN
+        | EpollFlags::EPOLLOUT
+        | EpollFlags::EPOLLRDHUP
+        | EpollFlags::EPOLLPRI
+        | EpollFlags::EPOLLET
+}
+
+/// What an event or a deadline is about: a connection's slot, epoch and side, or one of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Token(u64);
+
+impl Token {
+    const OTHER: u64 = 1 << 63;
+    pub(crate) const INBOX: Token = Token(u64::MAX);
+
+    fn connection(slot: u32, epoch: u32) -> Token {
+        Token(u64::from(epoch & 0x7fff_ffff) << 32 | u64::from(slot) << 1)
+    }
+
+    pub(crate) fn value(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn listener(index: u32) -> Token {
+        Token(Self::OTHER | u64::from(index))
+    }
+
+    fn with(self, side: Side) -> u64 {
+        self.0 | u64::from(side == Side::Backend)
+    }
+
+    fn side(self) -> Side {
+        if self.0 & 1 == 1 {
+            Side::Backend
+        } else {
+            Side::Client
+        }
+    }
+
+    fn slot(self) -> usize {
+        (self.0 as u32 >> 1) as usize
+    }
+
+    fn epoch(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Whom a deadline is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    Connection(Token),
+    /// An endpoint is worth another try.
+    Dispatch(u32),
+    /// Accepting was paused by an error.
+    Resume(u32),
+    /// A listener that is being emptied.
+    Emptying(u32),
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    epoch: u32,
+    connection: Option<Connection>,
+}
+
+/// A service as one worker has it.
+pub(crate) struct Service {
+    pub(crate) id: ServiceId,
+    pub(crate) metrics: Arc<syngate_metrics::Service>,
+    pub(crate) settings: Arc<ServiceSettings>,
+    pub(crate) active: Option<Rc<Local>>,
+    pub(crate) held: bool,
+    /// Who waits for the connects under way to end.
+    pub(crate) holding: Vec<Ack>,
+}
+
+/// A listener as one worker has it; it stays, closed, until its last connection has ended.
+pub(crate) struct LocalListener {
+    pub(crate) id: ListenerId,
+    pub(crate) service: usize,
+    pub(crate) metrics: Arc<syngate_metrics::Listener>,
+    /// `None` once it is closed.
+    pub(crate) socket: Option<Arc<SharedListener>>,
+    pub(crate) registered: bool,
+    pub(crate) emptying: Option<crate::admission::Emptying>,
+    pub(crate) queue: PendingQueue<Token>,
+    pub(crate) connections: u32,
+    /// The active generation's endpoints, used in turn.
+    pub(crate) dialers: Vec<Rc<Dialer>>,
+    next_dialer: usize,
+    /// When a dispatch is to be tried again.
+    retry: Tick,
+    /// In the list of those to be dispatched this turn.
+    due: bool,
+    /// In the list of those whose queue has changed; and what the process knows of its length.
+    changed: bool,
+    told: usize,
+}
+
+pub(crate) struct Worker {
+    pub(crate) index: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) epoll: Epoll,
+    pub(crate) clock: Clock,
+    pub(crate) deadlines: Deadlines<Due>,
+    pub(crate) scratch: Scratch,
+    pub(crate) reader: Reader,
+    pub(crate) services: Vec<Option<Service>>,
+    pub(crate) listeners: Vec<Option<LocalListener>>,
+    pub(crate) listings: Vec<Listing>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Connections whose budget was used up.
+    run: VecDeque<Token>,
+    /// Listeners whose pending connections may have somewhere to go.
+    due: Vec<u32>,
+    /// Listeners whose queue has changed since [`Worker::tell`].
+    changed: Vec<u32>,
+    pub(crate) connections: u32,
+    /// When a warning about limits may be said again.
+    pub(crate) warn_again: Tick,
+    pub(crate) stopped: bool,
+}
+
+impl Worker {
+    /// Its epoll set, with its inbox in it: made where an error can still be told.
+    pub(crate) fn epoll(index: usize, shared: &Shared) -> io::Result<Epoll> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let wake = EpollEvent::new(EpollFlags::EPOLLIN, Token::INBOX.0);
+        epoll.add(&shared.inboxes[index].wake, wake)?;
+        Ok(epoll)
+    }
+
+    pub(crate) fn new(index: usize, shared: Arc<Shared>, epoll: Epoll) -> Worker {
+        Worker {
+            index,
+            shared,
+            epoll,
+            clock: Clock::new(),
+            deadlines: Deadlines::new(),
+            scratch: Scratch::new(),
+            reader: Reader::new(),
+            services: Vec::new(),
+            listeners: Vec::new(),
+            listings: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            run: VecDeque::new(),
+            due: Vec::new(),
+            changed: Vec::new(),
+            connections: 0,
+            warn_again: Tick::default(),
+            stopped: false,
+        }
+    }
+
+    /// The loop. A panic ends the process: half a gate is worse than a restart.
+    pub(crate) fn run(mut self) {
+        struct Abort;
+        impl Drop for Abort {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    std::process::abort();
+                }
+            }
+        }
+        let _abort = Abort;
+        let mut events = [EpollEvent::empty(); EVENTS];
+        while !self.stopped {
+            let most = match self.run.is_empty() && self.listings.is_empty() && self.due.is_empty()
+            {
+                true => self.deadlines.wait(self.clock.now(), LONGEST_TURN),
+                false => Duration::ZERO,
+            };
+            // In whole milliseconds, rounded up: a deadline is late rather than looked at in vain.
+            let timeout = EpollTimeout::from(most.as_micros().div_ceil(1000) as u16);
+            let n = match self.epoll.wait(&mut events, timeout) {
+                Ok(n) => n,
+                Err(Errno::EINTR) => 0,
+                Err(error) => panic!("epoll_wait failed, which only a bug can cause: {error}"),
+            };
+            self.turn(&events[..n]);
+        }
+    }
+
+    fn turn(&mut self, events: &[EpollEvent]) {
+        let late = self.clock.turn();
+        if late > STOPPED {
+            let seconds = late.as_secs();
+            tracing::warn!(
+                "the gate was stopped for {seconds} s; time-outs that have passed take effect now"
+            );
+        }
+        // A pipe is two descriptors, as a connection is: it may have what connections don't use.
+        let most = self.shared.max_connections.load(Ordering::Relaxed);
+        let free = most.saturating_sub(self.shared.open.load(Ordering::Relaxed));
+        let share = free as usize / self.shared.inboxes.len();
+        self.scratch.pipes.most = share.min(splice::MOST);
+        let mut inbox = false;
+        for event in events {
+            match Token(event.data()) {
+                Token::INBOX => inbox = true,
+                token if token.0 & Token::OTHER != 0 => self.accept(token.0 as u32),
+                token => self.event(token, event.events()),
+            }
+        }
+        if inbox {
+            self.take_messages();
+        }
+        self.expire();
+        for _ in 0..self.run.len() {
+            let Some(token) = self.run.pop_front() else {
+                break;
+            };
+            self.look(token, |connection, context| {
+                connection.running = false;
+                connection.advance(context)
+            });
+        }
+        for index in mem::take(&mut self.due) {
+            self.dispatch(index);
+        }
+        self.list_some();
+        self.tell();
+    }
+
+    /// What the others see of this worker.
+    fn tell(&mut self) {
+        for index in mem::take(&mut self.changed) {
+            let Some(listener) = &mut self.listeners[index as usize] else {
+                continue;
+            };
+            listener.changed = false;
+            let (told, waiting) = (
+                mem::replace(&mut listener.told, listener.queue.len()),
+                listener.queue.len(),
+            );
+            let change = (waiting as u64).wrapping_sub(told as u64);
+            if change != 0 {
+                // A connection that was dispatched in the turn that accepted it has changed nothing, and comes not this far.
+                self.shared.pending.fetch_add(change, Ordering::SeqCst);
+                if let Some(socket) = &listener.socket {
+                    socket.pending.fetch_add(change, Ordering::SeqCst);
+                }
+            }
+            if waiting < told {
+                self.shared.resume_if_paused();
+            }
+        }
+        for service in self
+            .services
+            .iter_mut()
+            .flatten()
+            .filter(|service| !service.holding.is_empty())
+        {
+            let dialers = self
+                .listeners
+                .iter()
+                .flatten()
+                .flat_map(|listener| &listener.dialers);
+            if dialers
+                .filter(|dialer| dialer.local().service == service.id)
+                .all(|dialer| dialer.is_idle())
+            {
+                service.holding.clear();
+            }
+        }
+        let load = &self.shared.loads[self.index];
+        load.connections.store(self.connections, Ordering::Relaxed);
+        load.turns
+            .store(load.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    fn event(&mut self, token: Token, events: EpollFlags) {
+        self.look(token, |connection, context| {
+            connection.event(token.side(), events, context)
+        });
+    }
+
+    fn expire(&mut self) {
+        while let Some(due) = self.deadlines.pop(self.clock.now()) {
+            match due {
+                Due::Connection(token) => self.look(token, |connection, context| {
+                    connection.armed = Tick::NEVER;
+                    connection.expired(context)
+                }),
+                Due::Dispatch(index) => self.dispatch_soon(index),
+                Due::Resume(index) => self.resume(index),
+                Due::Emptying(index) => self.empty(index),
+            }
+        }
+    }
+
+    /// Looks at a connection, if it is still there, and does what it asks for.
+    pub(crate) fn look(
+        &mut self,
+        token: Token,
+        look: impl FnOnce(&mut Connection, &mut Context<'_>) -> Next,
+    ) {
+        let slot = self
+            .slots
+            .get_mut(token.slot())
+            .filter(|slot| slot.epoch == token.epoch());
+        let Some(connection) = slot.and_then(|slot| slot.connection.as_mut()) else {
+            return;
+        };
+        let index = connection.listener;
+        let Some(listener) = &self.listeners[index as usize] else {
+            return;
+        };
+        let Some(service) = &self.services[listener.service] else {
+            return;
+        };
+        let mut context = Context {
+            now: self.clock.now(),
+            scratch: &mut self.scratch,
+            settings: &service.settings,
+            service: service.metrics.block(self.index),
+            listener: listener.metrics.block(self.index),
+        };
+        let was_connecting = matches!(connection.phase, Phase::Connecting { .. });
+        let was_pending = matches!(connection.phase, Phase::Pending { .. });
+        let next = look(connection, &mut context);
+        let token = Token::connection(token.slot() as u32, token.epoch());
+        match next {
+            Next::Again => {
+                connection.running = true;
+                self.run.push_back(token);
+            }
+            Next::Close(reason) => self.close(token, reason, was_pending),
+            Next::Wait | Next::Queue => {
+                let deadline = connection.deadline(&service.settings);
+                if deadline < connection.armed {
+                    connection.armed = deadline;
+                    self.deadlines.push(deadline, Due::Connection(token));
+                }
+                if next == Next::Queue {
+                    let accepted = connection.accepted;
+                    if let Some(listener) = &mut self.listeners[index as usize] {
+                        listener.queue.insert(accepted, token);
+                    }
+                    self.queue_changed(index);
+                    self.dispatch_soon(index);
+                }
+            }
+        }
+        if was_connecting {
+            self.dispatch_soon(index); // Its endpoint may take another one now.
+        }
+    }
+
+    /// Keeps a connection and registers its client.
+    pub(crate) fn insert(&mut self, connection: Connection) {
+        let index = connection.listener as usize;
+        let Some(listener) = &mut self.listeners[index] else {
+            return;
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() as u32 - 1
+        });
+        let token = Token::connection(slot, self.slots[slot as usize].epoch);
+        let event = EpollEvent::new(edges(), token.with(Side::Client));
+        let registered = self.epoll.add(&connection.client, event);
+        listener.connections += 1;
+        listener.metrics.block(self.index).open[connection.state()].inc();
+        self.connections += 1;
+        let pending = matches!(connection.phase, Phase::Pending { .. });
+        self.slots[slot as usize].connection = Some(connection);
+        match registered {
+            Err(error) => {
+                tracing::warn!("a connection can't be watched and is closed: epoll_ctl: {error}");
+                self.close(token, CloseReason::Overflow, false);
+            }
+            Ok(()) if pending => self.look(token, |_, _| Next::Queue),
+            Ok(()) => self.look(token, |_, _| Next::Wait),
+        }
+    }
+
+    /// Closes a connection. `queued`: it was in its listener's queue.
+    fn close(&mut self, token: Token, reason: CloseReason, queued: bool) {
+        let slot = &mut self.slots[token.slot()];
+        let Some(connection) = slot.connection.take() else {
+            return;
+        };
+        slot.epoch = (slot.epoch + 1) & 0x7fff_ffff;
+        self.free.push(token.slot() as u32);
+        self.connections -= 1;
+        let index = connection.listener;
+        if let Some(listener) = &mut self.listeners[index as usize] {
+            let block = listener.metrics.block(self.index);
+            block.open[connection.state()].dec();
+            block.closed[reason].inc();
+            listener.connections -= 1;
+            if queued {
+                let slots = &self.slots;
+                listener.queue.left(|token| is_live(slots, token));
+            }
+            tracing::debug!(
+                listener = listener.metrics.name(),
+                peer = ?connection.peer,
+                bytes_in = connection.bytes().0,
+                bytes_out = connection.bytes().1,
+                "closed: {reason}"
+            );
+        }
+        connection.close(&mut self.scratch);
+        if queued {
+            self.queue_changed(index);
+        }
+        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        self.shared.resume_if_paused();
+        self.forget_if_closed(index);
+    }
+
+    /// Closes at once, with a reset, each connection for which there is a reason.
+    pub(crate) fn reset(&mut self, reason: impl Fn(&Connection) -> Option<CloseReason>) -> u64 {
+        let mut count = 0;
+        for slot in 0..self.slots.len() {
+            let Some(connection) = &self.slots[slot].connection else {
+                continue;
+            };
+            let Some(reason) = reason(connection) else {
+                continue;
+            };
+            connection.reset_on_close();
+            count += 1;
+            let pending = matches!(connection.phase, Phase::Pending { .. });
+            self.close(
+                Token::connection(slot as u32, self.slots[slot].epoch),
+                reason,
+                pending,
+            );
+        }
+        count
+    }
+
+    /// Looks at every connection.
+    pub(crate) fn look_at_all(&mut self, look: impl Fn(&mut Connection, &mut Context<'_>) -> Next) {
+        for slot in 0..self.slots.len() {
+            self.look(
+                Token::connection(slot as u32, self.slots[slot].epoch),
+                &look,
+            );
+        }
+    }
+
+    /// A part of all slots, for a listing.
+    pub(crate) fn some(&self, from: usize, most: usize) -> impl Iterator<Item = &Connection> {
+        let slots = self.slots.iter().skip(from).take(most);
+        slots.filter_map(|slot| slot.connection.as_ref())
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn dispatch_soon(&mut self, index: u32) {
+        if let Some(listener) = &mut self.listeners[index as usize]
+            && listener.queue.len() > 0
+            && !mem::replace(&mut listener.due, true)
+        {
+            self.due.push(index);
+        }
+    }
+
+    /// Dispatches a listener's pending connections, in order, as far as its endpoints have room.
+    fn dispatch(&mut self, index: u32) {
+        let now = self.clock.now();
+        let workers = self.shared.inboxes.len() as u32;
+        if let Some(listener) = &mut self.listeners[index as usize] {
+            listener.due = false;
+        }
+        for _ in 0..DISPATCHES {
+            let Some(listener) = &mut self.listeners[index as usize] else {
+                return;
+            };
+            let Some(service) = &self.services[listener.service] else {
+                return;
+            };
+            if service.held || service.active.is_none() {
+                return;
+            }
+            let slots = &self.slots;
+            let Some(token) = listener.queue.front(|token| is_live(slots, token)) else {
+                return;
+            };
+            let concurrency = service.settings.dispatch_concurrency;
+            let block = service.metrics.block(self.index);
+            let dialer = match listener.dialer(now, &mut self.reader, concurrency, workers) {
+                Ok(dialer) => dialer,
+                Err(Room::At(at)) => {
+                    if listener.retry <= now || at < listener.retry {
+                        listener.retry = at;
+                        self.deadlines.push(at, Due::Dispatch(index));
+                    }
+                    return;
+                }
+                Err(_) => return,
+            };
+            let Some(connection) = &mut self.slots[token.slot()].connection else {
+                return;
+            };
+            if connection.accepted < now {
+                connection.look_for_reset();
+                if connection.client.has_failed() {
+                    self.look(token, Connection::advance);
+                    continue;
+                }
+            }
+            let (attempt, backend, _) = match dialer.dial(now) {
+                Ok(dialled) => dialled,
+                Err(failure) => {
+                    block.dispatch_attempts[failure.result].inc();
+                    continue; // To the next endpoint, or to wait for this one.
+                }
+            };
+            let event = EpollEvent::new(edges(), token.with(Side::Backend));
+            if let Err(error) = self.epoll.add(&backend, event) {
+                let failure = attempt.failed(now, error.into());
+                block.dispatch_attempts[failure.result].inc();
+                continue;
+            }
+            let lease = Lease::new(dialer.local());
+            listener.queue.pop();
+            self.queue_changed(index);
+            self.look(token, |connection, context| {
+                connection.dispatched(lease, attempt, backend, context)
+            });
+        }
+        self.dispatch_soon(index);
+    }
+
+    fn queue_changed(&mut self, index: u32) {
+        if let Some(listener) = &mut self.listeners[index as usize]
+            && !mem::replace(&mut listener.changed, true)
+        {
+            self.changed.push(index);
+        }
+    }
+
+    /// Pending connections in the process, as far as this worker knows.
+    pub(crate) fn pending(&self) -> u64 {
+        let changed = self
+            .changed
+            .iter()
+            .flat_map(|index| &self.listeners[*index as usize]);
+        let told = self.shared.pending.load(Ordering::SeqCst);
+        changed.fold(told, |sum, listener| {
+            sum.wrapping_add(listener.queue.len() as u64)
+                .wrapping_sub(listener.told as u64)
+        })
+    }
+}
+
+fn is_live(slots: &[Slot], token: Token) -> bool {
+    slots[token.slot()].epoch == token.epoch()
+}
+
+impl LocalListener {
+    pub(crate) fn new(shared: Arc<SharedListener>, service: usize) -> LocalListener {
+        LocalListener {
+            id: shared.id,
+            service,
+            metrics: Arc::clone(&shared.metrics),
+            socket: Some(shared),
+            registered: false,
+            emptying: None,
+            queue: PendingQueue::new(),
+            connections: 0,
+            dialers: Vec::new(),
+            next_dialer: 0,
+            retry: Tick::default(),
+            due: false,
+            changed: false,
+            told: 0,
+        }
+    }
+
+    /// The next endpoint that takes a connection, or when one may.
+    fn dialer(
+        &mut self,
+        now: Tick,
+        reader: &mut Reader,
+        concurrency: u32,
+        workers: u32,
+    ) -> Result<Rc<Dialer>, Room> {
+        let mut soonest = Room::WhenConnected;
+        for _ in 0..self.dialers.len() {
+            let dialer = &self.dialers[self.next_dialer % self.dialers.len()];
+            self.next_dialer = (self.next_dialer + 1) % self.dialers.len();
+            match (dialer.room(now, reader, concurrency, workers), &soonest) {
+                (Room::Now, _) => return Ok(Rc::clone(dialer)),
+                (Room::At(at), Room::At(other)) if at < *other => soonest = Room::At(at),
+                (Room::At(at), Room::WhenConnected) => soonest = Room::At(at),
+                _ => {}
+            }
+        }
+        Err(soonest)
+    }
+}
