@@ -6,6 +6,7 @@
 //!   plain load and store, so counting costs no locked instruction and no shared cache line. A scrape sums the blocks.
 //! - Every series whose labels are known when a service or a listener is made is there from that moment, at zero.
 //! - No counter falls: what a removed listener had counted stays, under `listener="removed"`. Only a removed service's series end.
+//!   A total moves there at once, which looks like a burst to `rate`: leave `removed` out of a sum of rates.
 //! - There are no statics: a process may hold several [`Metrics`], as tests do.
 //!
 //! A worker keeps the `Arc` of a [`Service`] or [`Listener`] for as long as it counts there, and takes its own block from it:
@@ -83,7 +84,7 @@ impl Metrics {
     }
 
     /// The service of this name; made, with all its series, if there is none.
-    pub fn service(self: &Arc<Self>, name: &str) -> Arc<Service> {
+    pub fn service(&self, name: &str) -> Arc<Service> {
         let mut services = lock(&self.services);
         let service = services
             .entry(name.to_owned())

@@ -65,7 +65,7 @@ impl Service {
     }
 
     /// The listener of this name; made, with all its series, if there is none.
-    pub fn listener(self: &Arc<Self>, name: &str) -> Arc<Listener> {
+    pub fn listener(&self, name: &str) -> Arc<Listener> {
         lock(&self.listeners).add(name, self.blocks.len())
     }
 
