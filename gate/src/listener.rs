@@ -17,11 +17,12 @@ mod tests;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use socket2::{SockAddr, SockFilter, Socket};
+use socket2::{SockAddr, Socket};
 
 pub use address::{Address, BadAddress, Named, is_listener_name};
 pub use bind::{BindError, bind, from_inherited};
@@ -36,6 +37,7 @@ pub struct Options {
     /// Connections that the kernel keeps until they are accepted; it takes no more than net.core.somaxconn.
     pub backlog: u32,
     /// A silent TCP client is asked for a sign of life after this time, then six times in as long again; `None` is never.
+    /// The kernel counts in seconds, from 1 to 32,767.
     pub keepalive: Option<Duration>,
     /// `[::]` leaves IPv4 alone: set where an IPv4 listener stands beside it on the same port.
     pub v6only: bool,
@@ -49,8 +51,15 @@ pub struct Listener {
     address: LocalAddress,
     family: Family,
     backlog: u32,
-    /// The file of a unix listener that we have made.
-    file: Option<bind::SocketFile>,
+    origin: Origin,
+}
+
+/// Who has made a listening socket, and so may change what its other holders see.
+#[derive(Debug)]
+enum Origin {
+    Ours,
+    OursWithFile(bind::SocketFile),
+    Inherited,
 }
 
 /// Where a listener listens.
@@ -97,12 +106,7 @@ impl fmt::Display for Family {
 
 impl Listener {
     /// Reads back what the system has made of a listening socket; `backlog` counts where that can't be read.
-    fn of(
-        name: &str,
-        socket: Socket,
-        file: Option<bind::SocketFile>,
-        backlog: u32,
-    ) -> io::Result<Listener> {
+    fn of(name: &str, socket: Socket, origin: Origin, backlog: u32) -> io::Result<Listener> {
         let address = socket.local_addr()?;
         let (address, family) = match address.as_socket() {
             Some(tcp) => (LocalAddress::Tcp(tcp), tcp_family(&socket, &tcp)?),
@@ -114,7 +118,7 @@ impl Listener {
             address,
             family,
             backlog,
-            file,
+            origin,
         };
         if let Ok(queue) = listener.queue(&mut Reader::new()) {
             listener.backlog = queue.max;
@@ -166,8 +170,7 @@ impl Listener {
         }
     }
 
-    /// How many packets the kernel has dropped at this socket, SYNs at a full queue among them (SO_MEMINFO). From
-    /// [`Listener::refuse_new`] on the SYNs that it turns away count too, so the last honest reading is the one before.
+    /// How many packets the kernel has dropped at this socket, SYNs at a full queue among them (SO_MEMINFO).
     pub fn drops(&self) -> io::Result<u64> {
         /// SK_MEMINFO_DROPS (`linux/sock_diag.h`) is the last of these.
         const NUMBERS: usize = 9;
@@ -189,38 +192,18 @@ impl Listener {
 
     /// Takes no new connection from now on, so that the listener can be emptied and closed without resetting anybody.
     ///
-    /// TCP: a socket filter drops SYNs; handshakes in progress complete. A client that is turned away so tries again a second
-    /// later, and meets whoever listens by then, or a refusal. Unix: the file that we have made is removed.
+    /// TCP: the socket is bound to a network interface that doesn't exist, which needs no privilege (Linux 5.7; a filter that
+    /// drops SYNs takes CAP_NET_ADMIN by now). New clients are refused, as after the close; what is queued stays, and
+    /// handshakes in progress complete (but for those of a SYN cookie). Unix: the file is removed. An inherited socket is left
+    /// as it is: whoever has passed it holds it too, so closing it here resets nobody. To be called once.
     pub fn refuse_new(&self) -> io::Result<()> {
-        /// Classic BPF (`linux/filter.h`) on the TCP header: SYN without ACK is dropped, all else taken whole.
-        static FILTER: [SockFilter; 5] = [
-            SockFilter::new(
-                (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16,
-                0,
-                0,
-                13,
-            ),
-            SockFilter::new(
-                (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16,
-                0,
-                0,
-                SYN | ACK,
-            ),
-            SockFilter::new(
-                (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-                0,
-                1,
-                SYN,
-            ),
-            SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
-            SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
-        ];
-        const SYN: u32 = 0x02;
-        const ACK: u32 = 0x10;
-        match &self.file {
-            Some(file) => file.remove_if_same(),
-            None if self.is_unix() => Ok(()),
-            None => self.socket.attach_filter(&FILTER),
+        /// Interfaces are numbered from 1 up, as they come.
+        const NOWHERE: NonZeroU32 = NonZeroU32::new(i32::MAX as u32).unwrap();
+        match &self.origin {
+            // SO_BINDTOIFINDEX, which is of no IP version in particular.
+            Origin::Ours => self.socket.bind_device_by_index_v4(Some(NOWHERE)),
+            Origin::OursWithFile(file) => file.remove_if_same(),
+            Origin::Inherited => Ok(()),
         }
     }
 }

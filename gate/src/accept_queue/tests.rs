@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use socket2::{Domain, SockAddr, SockFilter, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::*;
 
@@ -28,16 +28,21 @@ fn connect(address: impl Into<IpAddr>, port: u16, count: usize) -> Vec<Socket> {
     (0..count).map(connect).collect()
 }
 
-/// Drops what only acknowledges: handshakes end for the client alone.
-pub(crate) fn drop_acknowledgements(listener: &Socket) {
-    let filter = [
-        SockFilter::new(0x30, 0, 0, 13), // load the flags
-        SockFilter::new(0x54, 0, 0, 0x3f),
-        SockFilter::new(0x15, 0, 1, 0x10), // ACK alone?
-        SockFilter::new(0x06, 0, 0, 0),
-        SockFilter::new(0x06, 0, 0, u32::MAX),
-    ];
-    listener.attach_filter(&filter).unwrap();
+/// A handshake ends for the server with the client's first byte, or after these seconds (tcp(7)).
+#[derive(Clone)]
+struct DeferAccept;
+
+nix::setsockopt_impl!(
+    DeferAccept,
+    libc::IPPROTO_TCP,
+    libc::TCP_DEFER_ACCEPT,
+    u32,
+    nix::sys::socket::sockopt::SetStruct<u32>
+);
+
+/// From now on handshakes end for the client alone, until it sends something.
+pub(crate) fn defer_handshakes(listener: &impl AsFd) {
+    nix::sys::socket::setsockopt(listener, DeferAccept, &60).unwrap();
 }
 
 const V4: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -132,7 +137,7 @@ fn counts_handshakes_that_only_the_client_has_ended() {
     ] {
         let (listener, port) = listening;
         let _accepted_for = connect(address, port, 1);
-        drop_acknowledgements(&listener);
+        defer_handshakes(&listener);
         let _clients = connect(address, port, 3);
         let mut reader = Reader::new();
         let target = SocketAddr::new(address, port);

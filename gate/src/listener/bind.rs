@@ -11,13 +11,17 @@ use std::time::Duration;
 use nix::sys::stat::Mode;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
-use super::{Address, Listener, Options, canonical};
+use super::{Address, Listener, Options, Origin, canonical};
 
 /// Permissions of a unix listener's file that was given none.
 const DEFAULT_MODE: u32 = 0o600;
 
 /// Probes of a silent client before it is given up.
 const KEEPALIVE_PROBES: u32 = 6;
+
+/// What the kernel takes (tcp(7)).
+const KEEPALIVE_LEAST: Duration = Duration::from_secs(1);
+const KEEPALIVE_MOST: Duration = Duration::from_secs(32_767);
 
 /// Why there is no listener.
 #[derive(Debug, thiserror::Error)]
@@ -96,28 +100,30 @@ pub fn bind(name: &str, address: &Address, options: &Options) -> Result<Listener
 /// Makes a listener of a socket that the gate was started with; it keeps the backlog and the file that it has.
 pub fn from_inherited(name: &str, fd: OwnedFd, options: &Options) -> Result<Listener, BindError> {
     let socket = Socket::from(fd);
-    let checked = || -> io::Result<bool> {
-        let domain = socket.domain()?;
-        Ok(socket.is_listener()?
-            && socket.r#type()? == Type::STREAM
-            && [Domain::IPV4, Domain::IPV6, Domain::UNIX].contains(&domain))
-    };
     // What isn't a socket has no such options.
-    if !checked().unwrap_or(false) {
+    if !is_listening_stream(&socket).unwrap_or(false) {
         return Err(BindError::NotListening(name.to_owned()));
     }
-    let adopt = || -> io::Result<Listener> {
-        socket.set_nonblocking(true)?;
-        socket.set_cloexec(true)?;
-        if socket.domain()? != Domain::UNIX {
-            set_inheritable(&socket, options)?;
-        }
-        Listener::of(name, socket.try_clone()?, None, options.backlog)
-    };
-    adopt().map_err(|error| BindError::Other {
+    adopt(name, socket, options).map_err(|error| BindError::Other {
         address: Address::Inherited(name.to_owned()),
         error,
     })
+}
+
+fn is_listening_stream(socket: &Socket) -> io::Result<bool> {
+    let domains = [Domain::IPV4, Domain::IPV6, Domain::UNIX];
+    Ok(socket.is_listener()?
+        && socket.r#type()? == Type::STREAM
+        && domains.contains(&socket.domain()?))
+}
+
+fn adopt(name: &str, socket: Socket, options: &Options) -> io::Result<Listener> {
+    socket.set_nonblocking(true)?;
+    socket.set_cloexec(true)?;
+    if socket.domain()? != Domain::UNIX {
+        set_inheritable(&socket, options)?;
+    }
+    Listener::of(name, socket, Origin::Inherited, options.backlog)
 }
 
 fn bind_port(name: &str, port: u16, options: &Options) -> io::Result<Listener> {
@@ -154,7 +160,7 @@ fn bind_tcp(name: &str, address: SocketAddr, options: &Options) -> io::Result<Li
     set_inheritable(&socket, options)?;
     socket.bind(&address.into())?;
     socket.listen(backlog(options))?;
-    Listener::of(name, socket, None, options.backlog)
+    Listener::of(name, socket, Origin::Ours, options.backlog)
 }
 
 fn non_blocking() -> Type {
@@ -172,7 +178,8 @@ fn set_inheritable(socket: &Socket, options: &Options) -> io::Result<()> {
     match options.keepalive {
         None => socket.set_keepalive(false),
         Some(idle) => {
-            let interval = (idle / KEEPALIVE_PROBES).max(Duration::from_secs(1));
+            let idle = idle.clamp(KEEPALIVE_LEAST, KEEPALIVE_MOST);
+            let interval = (idle / KEEPALIVE_PROBES).max(KEEPALIVE_LEAST);
             socket.set_tcp_keepalive(
                 &TcpKeepalive::new()
                     .with_time(idle)
@@ -276,7 +283,7 @@ fn bind_unix(
         let file = SocketFile::at(path)?;
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         socket.listen(backlog(options))?;
-        Listener::of(name, socket, Some(file), options.backlog)
+        Listener::of(name, socket, Origin::OursWithFile(file), options.backlog)
     };
     open().map_err(other)
 }

@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, SockRef, Type};
 
 use super::*;
-use crate::accept_queue::tests::drop_acknowledgements;
+use crate::accept_queue::tests::defer_handshakes;
 
 const OPTIONS: Options = Options {
     backlog: 100,
@@ -186,6 +186,25 @@ fn accepted_connections_inherit_what_the_relay_needs() {
 }
 
 #[test]
+fn keepalive_is_as_long_as_the_kernel_allows() {
+    for (asked, seconds) in [(100, 1), (1_500, 1), (100_000_000, 32_767)] {
+        let options = Options {
+            keepalive: Some(Duration::from_millis(asked)),
+            ..OPTIONS
+        };
+        let listener = bind("l0", &Address::Tcp((V4, 0).into()), &options).unwrap();
+        let time = SockRef::from(&listener).tcp_keepalive_time().unwrap();
+        assert_eq!(time.as_secs(), seconds);
+    }
+    let options = Options {
+        keepalive: None,
+        ..OPTIONS
+    };
+    let listener = bind("l0", &Address::Tcp((V4, 0).into()), &options).unwrap();
+    assert!(!SockRef::from(&listener).keepalive().unwrap());
+}
+
+#[test]
 fn says_who_stands_in_the_way() {
     let listener = bind_text("127.0.0.1:0").unwrap();
     let taken = listener.address().to_string();
@@ -255,30 +274,39 @@ fn connect_without_waiting(listener: &Listener, count: usize) -> Vec<Socket> {
 
 #[test]
 fn a_listener_that_refuses_new_ones_can_be_emptied() {
-    for text in ["127.0.0.1:0", "0"] {
+    for (text, client) in [
+        ("127.0.0.1:0", IpAddr::from(V4)),
+        ("0", V4.into()),
+        ("0", Ipv6Addr::LOCALHOST.into()),
+    ] {
         let listener = bind_text(text).unwrap();
-        let address = SocketAddr::from((V4, port(&listener)));
+        let address = SocketAddr::new(client, port(&listener));
         let _queued = TcpStream::connect(address).unwrap();
-        // A handshake in progress: its last acknowledgement is lost on the way to the listener.
-        drop_acknowledgements(&SockRef::from(&listener));
+        defer_handshakes(&listener);
         let mut half_done = TcpStream::connect(address).unwrap();
         let mut reader = Reader::new();
         assert_eq!(reader.syn_recv(address).unwrap(), 1);
 
+        let drops = listener.drops().unwrap(); // the deferred acknowledgement
         listener.refuse_new().unwrap();
-        let turned_away = &connect_without_waiting(&listener, 1)[0];
-        assert_eq!(reader.syn_recv(address).unwrap(), 1, "no new handshake");
-        half_done.write_all(b"late").unwrap();
-        assert_eq!(reader.syn_recv(address).unwrap(), 0);
-        assert_eq!(listener.queue(&mut reader).unwrap().len, 2);
+        let error = TcpStream::connect(address).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 
+        half_done.write_all(b"late").unwrap();
         let (_queued, _) = accept(&listener);
         let (late, peer) = accept(&listener);
         assert_eq!(peer, Some(half_done.local_addr().unwrap()));
+        assert_eq!(reader.syn_recv(address).unwrap(), 0);
+        assert_eq!(listener.queue(&mut reader).unwrap().len, 0);
+        assert_eq!(listener.drops().unwrap(), drops);
+
+        let mut late = TcpStream::from(late);
         let mut bytes = [0; 4];
-        TcpStream::from(late).read_exact(&mut bytes).unwrap();
+        late.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"late");
-        assert!(turned_away.peer_addr().is_err(), "not connected");
+        late.write_all(b"same").unwrap();
+        half_done.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"same");
     }
 }
 
@@ -340,7 +368,6 @@ mod unix {
         second.refuse_new().unwrap();
         assert!(!path.exists());
         accept(&second);
-        second.refuse_new().unwrap();
     }
 
     #[test]
@@ -364,6 +391,16 @@ mod inherited {
         let _client = TcpStream::connect(address).unwrap();
         let (connection, _) = accept(&listener);
         assert!(SockRef::from(&connection).tcp_nodelay().unwrap());
+    }
+
+    #[test]
+    fn tcp_stays_of_use_to_whoever_passed_it() {
+        let socket = std::net::TcpListener::bind((V4, 0)).unwrap();
+        let passed = socket.try_clone().unwrap();
+        let listener = from_inherited("web", passed.into(), &OPTIONS).unwrap();
+        listener.refuse_new().unwrap();
+        drop(listener);
+        TcpStream::connect(socket.local_addr().unwrap()).unwrap();
     }
 
     #[test]
