@@ -23,9 +23,11 @@ use crate::connection::{Connection, Phase};
 use crate::deadlines::Tick;
 use crate::gate::Overflow;
 use crate::listener::Listener;
-use crate::relay::Socket;
+use crate::relay::Side;
 use crate::shared::{Ack, Handoff, Message, Pause, SharedListener};
-use crate::worker::{Due, Token, Worker};
+use crate::slots::Token;
+use crate::socket::Socket;
+use crate::worker::{Due, Worker};
 
 /// Accepts a wake-up: the rest stays for the other workers, and for the next turn.
 const ACCEPTS: usize = 8;
@@ -118,8 +120,9 @@ impl Worker {
         self.shared.open.fetch_add(1, Ordering::SeqCst);
         let loads = self.shared.loads.iter().enumerate();
         let loads = loads.map(|(other, load)| (load.connections.load(Ordering::Relaxed), other));
+        let mine = self.slots.len() as u32;
         let (least, other) = loads.min().unwrap_or((0, self.index));
-        if other != self.index && self.connections > least + self.connections / 8 + 4 {
+        if other != self.index && mine > least + mine / 8 + 4 {
             // Counted for it at once: the next look must see it there.
             self.shared.loads[other]
                 .connections
@@ -312,7 +315,7 @@ impl Worker {
         let result = match wanted {
             true => self.epoll.add(
                 &socket.socket,
-                EpollEvent::new(flags, Token::listener(index).value()),
+                EpollEvent::new(flags, Token::listener(index).data(Side::Client)),
             ),
             false => self.epoll.delete(&socket.socket),
         };

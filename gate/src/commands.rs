@@ -278,24 +278,27 @@ impl Worker {
     pub(crate) fn list_some(&mut self) {
         for mut listing in std::mem::take(&mut self.listings) {
             let now = self.clock.now();
-            let some = self.some(listing.next, LISTED).filter_map(|connection| {
-                let listener = self.listeners[connection.listener as usize].as_ref()?;
-                let service = self.services[listener.service].as_ref()?;
-                let (bytes_in, bytes_out) = connection.bytes();
-                (service.id == listing.service).then(|| ConnectionInfo {
-                    listener: listener.metrics.name().to_owned(),
-                    peer: connection.peer,
-                    generation: connection.lease().map(|lease| lease.generation.number()),
-                    state: connection.state(),
-                    age: now.since(connection.accepted),
-                    bytes_in,
-                    bytes_out,
-                })
-            });
+            let some = self
+                .slots
+                .range(listing.next, LISTED)
+                .filter_map(|connection| {
+                    let listener = self.listeners[connection.listener as usize].as_ref()?;
+                    let service = self.services[listener.service].as_ref()?;
+                    let (bytes_in, bytes_out) = connection.bytes();
+                    (service.id == listing.service).then(|| ConnectionInfo {
+                        listener: listener.metrics.name().to_owned(),
+                        peer: connection.peer,
+                        generation: connection.lease().map(|lease| lease.generation.number()),
+                        state: connection.state(),
+                        age: now.since(connection.accepted),
+                        bytes_in,
+                        bytes_out,
+                    })
+                });
             // Who asked may have gone.
             let sent = listing.to.send(some.collect());
             listing.next += LISTED;
-            if sent.is_ok() && listing.next < self.slots() {
+            if sent.is_ok() && listing.next < self.slots.capacity() {
                 self.listings.push(listing);
             }
         }

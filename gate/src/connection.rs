@@ -24,7 +24,8 @@ use crate::dialer::Attempt;
 use crate::gate::ServiceSettings;
 use crate::generation::Lease;
 use crate::proxy_protocol::{self, Addresses, Parsed};
-use crate::relay::{Relay, Scratch, Side, Socket, Turn};
+use crate::relay::{Relay, Scratch, Side, Turn};
+use crate::socket::Socket;
 
 /// A reset waits this long at most for the bytes before it to be acknowledged.
 const LINGER: Duration = Duration::from_secs(1);

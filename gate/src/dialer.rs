@@ -25,7 +25,7 @@ use crate::accept_queue::{Probe, Reader};
 use crate::deadlines::Tick;
 use crate::gate::{Event, ServiceId, ServiceSettings};
 use crate::generation::{Endpoint, Local, Target};
-use crate::relay::Socket;
+use crate::socket::Socket;
 use crate::sys;
 
 /// Between two looks at an endpoint whose accept queue is full. Nothing tells when there is room: a full unix backlog refuses at
@@ -130,11 +130,12 @@ impl Dialer {
         self.connecting.get() == 0
     }
 
-    /// Whether there is room for one more, and when it is worth asking again.
+    /// Whether there is room for one more of `waiting`, and when it is worth asking again.
     pub(crate) fn room(
         &self,
         now: Tick,
         reader: &mut Reader,
+        waiting: usize,
         concurrency: u32,
         workers: u32,
     ) -> Room {
@@ -147,7 +148,13 @@ impl Dialer {
         if self.credit.get() > 0 {
             return Room::Now;
         }
-        match reader.read(&self.queue) {
+        // A full unix backlog says so at once, and its length costs a walk through all unix sockets: not for a few.
+        let few = self.target.is_unix() && waiting <= concurrency as usize;
+        let queue = match few {
+            true => Ok(None),
+            false => reader.read(&self.queue),
+        };
+        match queue {
             Ok(Some(queue)) => {
                 let most = concurrency.min(queue.max / 2).max(1);
                 let free = most.saturating_sub(queue.len);

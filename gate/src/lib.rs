@@ -25,6 +25,8 @@ mod dialer;
 mod pending;
 mod relay;
 mod shared;
+mod slots;
+mod socket;
 mod splice;
 mod sys;
 mod worker;

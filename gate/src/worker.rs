@@ -29,6 +29,7 @@ use crate::generation::{Lease, Local};
 use crate::pending::PendingQueue;
 use crate::relay::{Scratch, Side};
 use crate::shared::{Ack, Listing, Shared, SharedListener};
+use crate::slots::{Slots, Token};
 use crate::splice;
 
 /// Events that one turn takes.
@@ -52,47 +53,6 @@ fn edges() -> EpollFlags {
         | EpollFlags::EPOLLET
 }
 
-/// What an event or a deadline is about: a connection's slot, epoch and side, or one of the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Token(u64);
-
-impl Token {
-    const OTHER: u64 = 1 << 63;
-    pub(crate) const INBOX: Token = Token(u64::MAX);
-
-    fn connection(slot: u32, epoch: u32) -> Token {
-        Token(u64::from(epoch & 0x7fff_ffff) << 32 | u64::from(slot) << 1)
-    }
-
-    pub(crate) fn value(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn listener(index: u32) -> Token {
-        Token(Self::OTHER | u64::from(index))
-    }
-
-    fn with(self, side: Side) -> u64 {
-        self.0 | u64::from(side == Side::Backend)
-    }
-
-    fn side(self) -> Side {
-        if self.0 & 1 == 1 {
-            Side::Backend
-        } else {
-            Side::Client
-        }
-    }
-
-    fn slot(self) -> usize {
-        (self.0 as u32 >> 1) as usize
-    }
-
-    fn epoch(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-}
-
 /// Whom a deadline is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
@@ -103,12 +63,6 @@ pub(crate) enum Due {
     Resume(u32),
     /// A listener that is being emptied.
     Emptying(u32),
-}
-
-#[derive(Debug, Default)]
-struct Slot {
-    epoch: u32,
-    connection: Option<Connection>,
 }
 
 /// A service as one worker has it.
@@ -156,15 +110,13 @@ pub(crate) struct Worker {
     pub(crate) services: Vec<Option<Service>>,
     pub(crate) listeners: Vec<Option<LocalListener>>,
     pub(crate) listings: Vec<Listing>,
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+    pub(crate) slots: Slots,
     /// Connections whose budget was used up.
     run: VecDeque<Token>,
     /// Listeners whose pending connections may have somewhere to go.
     due: Vec<u32>,
     /// Listeners whose queue has changed since [`Worker::tell`].
     changed: Vec<u32>,
-    pub(crate) connections: u32,
     /// When a warning about limits may be said again.
     pub(crate) warn_again: Tick,
     pub(crate) stopped: bool,
@@ -174,7 +126,7 @@ impl Worker {
     /// Its epoll set, with its inbox in it: made where an error can still be told.
     pub(crate) fn epoll(index: usize, shared: &Shared) -> io::Result<Epoll> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let wake = EpollEvent::new(EpollFlags::EPOLLIN, Token::INBOX.0);
+        let wake = EpollEvent::new(EpollFlags::EPOLLIN, Token::INBOX.data(Side::Client));
         epoll.add(&shared.inboxes[index].wake, wake)?;
         Ok(epoll)
     }
@@ -191,12 +143,10 @@ impl Worker {
             services: Vec::new(),
             listeners: Vec::new(),
             listings: Vec::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
+            slots: Slots::default(),
             run: VecDeque::new(),
             due: Vec::new(),
             changed: Vec::new(),
-            connections: 0,
             warn_again: Tick::default(),
             stopped: false,
         }
@@ -246,10 +196,13 @@ impl Worker {
         self.scratch.pipes.most = share.min(splice::MOST);
         let mut inbox = false;
         for event in events {
-            match Token(event.data()) {
-                Token::INBOX => inbox = true,
-                token if token.0 & Token::OTHER != 0 => self.accept(token.0 as u32),
-                token => self.event(token, event.events()),
+            let (token, side) = Token::of(event.data());
+            match token.as_listener() {
+                _ if token == Token::INBOX => inbox = true,
+                Some(index) => self.accept(index),
+                None => self.look(token, |connection, context| {
+                    connection.event(side, event.events(), context)
+                }),
             }
         }
         if inbox {
@@ -314,15 +267,10 @@ impl Worker {
             }
         }
         let load = &self.shared.loads[self.index];
-        load.connections.store(self.connections, Ordering::Relaxed);
+        load.connections
+            .store(self.slots.len() as u32, Ordering::Relaxed);
         load.turns
             .store(load.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-
-    fn event(&mut self, token: Token, events: EpollFlags) {
-        self.look(token, |connection, context| {
-            connection.event(token.side(), events, context)
-        });
     }
 
     fn expire(&mut self) {
@@ -345,11 +293,7 @@ impl Worker {
         token: Token,
         look: impl FnOnce(&mut Connection, &mut Context<'_>) -> Next,
     ) {
-        let slot = self
-            .slots
-            .get_mut(token.slot())
-            .filter(|slot| slot.epoch == token.epoch());
-        let Some(connection) = slot.and_then(|slot| slot.connection.as_mut()) else {
+        let Some(connection) = self.slots.get_mut(token) else {
             return;
         };
         let index = connection.listener;
@@ -369,7 +313,6 @@ impl Worker {
         let was_connecting = matches!(connection.phase, Phase::Connecting { .. });
         let was_pending = matches!(connection.phase, Phase::Pending { .. });
         let next = look(connection, &mut context);
-        let token = Token::connection(token.slot() as u32, token.epoch());
         match next {
             Next::Again => {
                 connection.running = true;
@@ -403,19 +346,15 @@ impl Worker {
         let Some(listener) = &mut self.listeners[index] else {
             return;
         };
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            self.slots.len() as u32 - 1
-        });
-        let token = Token::connection(slot, self.slots[slot as usize].epoch);
-        let event = EpollEvent::new(edges(), token.with(Side::Client));
-        let registered = self.epoll.add(&connection.client, event);
         listener.connections += 1;
         listener.metrics.block(self.index).open[connection.state()].inc();
-        self.connections += 1;
         let pending = matches!(connection.phase, Phase::Pending { .. });
-        self.slots[slot as usize].connection = Some(connection);
-        match registered {
+        let token = self.slots.insert(connection);
+        let event = EpollEvent::new(edges(), token.data(Side::Client));
+        let Some(connection) = self.slots.get_mut(token) else {
+            return;
+        };
+        match self.epoll.add(&connection.client, event) {
             Err(error) => {
                 tracing::warn!("a connection can't be watched and is closed: epoll_ctl: {error}");
                 self.close(token, CloseReason::Overflow, false);
@@ -427,13 +366,9 @@ impl Worker {
 
     /// Closes a connection. `queued`: it was in its listener's queue.
     fn close(&mut self, token: Token, reason: CloseReason, queued: bool) {
-        let slot = &mut self.slots[token.slot()];
-        let Some(connection) = slot.connection.take() else {
+        let Some(connection) = self.slots.remove(token) else {
             return;
         };
-        slot.epoch = (slot.epoch + 1) & 0x7fff_ffff;
-        self.free.push(token.slot() as u32);
-        self.connections -= 1;
         let index = connection.listener;
         if let Some(listener) = &mut self.listeners[index as usize] {
             let block = listener.metrics.block(self.index);
@@ -442,7 +377,7 @@ impl Worker {
             listener.connections -= 1;
             if queued {
                 let slots = &self.slots;
-                listener.queue.left(|token| is_live(slots, token));
+                listener.queue.left(|token| slots.contains(token));
             }
             tracing::debug!(
                 listener = listener.metrics.name(),
@@ -456,7 +391,7 @@ impl Worker {
         if queued {
             self.queue_changed(index);
         }
-        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        self.shared.open.fetch_sub(1, Ordering::SeqCst);
         self.shared.resume_if_paused();
         self.forget_if_closed(index);
     }
@@ -464,8 +399,8 @@ impl Worker {
     /// Closes at once, with a reset, each connection for which there is a reason.
     pub(crate) fn reset(&mut self, reason: impl Fn(&Connection) -> Option<CloseReason>) -> u64 {
         let mut count = 0;
-        for slot in 0..self.slots.len() {
-            let Some(connection) = &self.slots[slot].connection else {
+        for slot in 0..self.slots.capacity() {
+            let Some(connection) = self.slots.at(slot) else {
                 continue;
             };
             let Some(reason) = reason(connection) else {
@@ -474,33 +409,16 @@ impl Worker {
             connection.reset_on_close();
             count += 1;
             let pending = matches!(connection.phase, Phase::Pending { .. });
-            self.close(
-                Token::connection(slot as u32, self.slots[slot].epoch),
-                reason,
-                pending,
-            );
+            self.close(self.slots.token(slot), reason, pending);
         }
         count
     }
 
     /// Looks at every connection.
     pub(crate) fn look_at_all(&mut self, look: impl Fn(&mut Connection, &mut Context<'_>) -> Next) {
-        for slot in 0..self.slots.len() {
-            self.look(
-                Token::connection(slot as u32, self.slots[slot].epoch),
-                &look,
-            );
+        for slot in 0..self.slots.capacity() {
+            self.look(self.slots.token(slot), &look);
         }
-    }
-
-    /// A part of all slots, for a listing.
-    pub(crate) fn some(&self, from: usize, most: usize) -> impl Iterator<Item = &Connection> {
-        let slots = self.slots.iter().skip(from).take(most);
-        slots.filter_map(|slot| slot.connection.as_ref())
-    }
-
-    pub(crate) fn slots(&self) -> usize {
-        self.slots.len()
     }
 
     pub(crate) fn dispatch_soon(&mut self, index: u32) {
@@ -530,7 +448,7 @@ impl Worker {
                 return;
             }
             let slots = &self.slots;
-            let Some(token) = listener.queue.front(|token| is_live(slots, token)) else {
+            let Some(token) = listener.queue.front(|token| slots.contains(token)) else {
                 return;
             };
             let concurrency = service.settings.dispatch_concurrency;
@@ -546,7 +464,7 @@ impl Worker {
                 }
                 Err(_) => return,
             };
-            let Some(connection) = &mut self.slots[token.slot()].connection else {
+            let Some(connection) = self.slots.get_mut(token) else {
                 return;
             };
             if connection.accepted < now {
@@ -563,7 +481,7 @@ impl Worker {
                     continue; // To the next endpoint, or to wait for this one.
                 }
             };
-            let event = EpollEvent::new(edges(), token.with(Side::Backend));
+            let event = EpollEvent::new(edges(), token.data(Side::Backend));
             if let Err(error) = self.epoll.add(&backend, event) {
                 let failure = attempt.failed(now, error.into());
                 block.dispatch_attempts[failure.result].inc();
@@ -601,10 +519,6 @@ impl Worker {
     }
 }
 
-fn is_live(slots: &[Slot], token: Token) -> bool {
-    slots[token.slot()].epoch == token.epoch()
-}
-
 impl LocalListener {
     pub(crate) fn new(shared: Arc<SharedListener>, service: usize) -> LocalListener {
         LocalListener {
@@ -633,11 +547,15 @@ impl LocalListener {
         concurrency: u32,
         workers: u32,
     ) -> Result<Rc<Dialer>, Room> {
+        let waiting = self.queue.len();
         let mut soonest = Room::WhenConnected;
         for _ in 0..self.dialers.len() {
             let dialer = &self.dialers[self.next_dialer % self.dialers.len()];
             self.next_dialer = (self.next_dialer + 1) % self.dialers.len();
-            match (dialer.room(now, reader, concurrency, workers), &soonest) {
+            match (
+                dialer.room(now, reader, waiting, concurrency, workers),
+                &soonest,
+            ) {
                 (Room::Now, _) => return Ok(Rc::clone(dialer)),
                 (Room::At(at), Room::At(other)) if at < *other => soonest = Room::At(at),
                 (Room::At(at), Room::WhenConnected) => soonest = Room::At(at),
