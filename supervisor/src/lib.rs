@@ -1,1 +1,6 @@
 //! Placeholder.
+
+pub mod child;
+pub mod output;
+pub mod reaper;
+mod sys;
