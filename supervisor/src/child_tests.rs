@@ -4,18 +4,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::sys::signal::Signal;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::*;
 use crate::output::KEPT;
+use crate::procfs;
 
-static ONE_REAPER: Mutex<()> = Mutex::new(());
+static ONE_REAPER: Mutex<()> = Mutex::const_new(());
 
 /// A spawner with a reaper of its own, and the right to have one.
-pub(crate) fn spawner() -> (Spawner, MutexGuard<'static, ()>) {
-    let right = ONE_REAPER.lock().unwrap_or_else(PoisonError::into_inner);
+pub(crate) async fn spawner() -> (Spawner, MutexGuard<'static, ()>) {
+    let right = ONE_REAPER.lock().await;
     let reaper = Reaper::start().expect("a reaper");
     (Spawner::new(reaper, 321).expect("a spawner"), right)
 }
@@ -43,6 +44,41 @@ pub(crate) fn runs(pid: i32) -> bool {
         .is_ok_and(|status| !status.contains("State:\tZ"))
 }
 
+/// Waits for the first line of a child, which is a pid.
+pub(crate) async fn printed_pid(child: &Child) -> i32 {
+    eventually("a line", || !child.output().last_lines(1).is_empty()).await;
+    child.output().last_lines(1)[0].parse().expect("a pid")
+}
+
+/// A program for `sys::spawn`, which no reaper knows as a leader.
+pub(crate) fn image(argv: &[&str]) -> Image {
+    let null = || {
+        OwnedFd::from(
+            File::options()
+                .read(true)
+                .write(true)
+                .open("/dev/null")
+                .expect("open"),
+        )
+    };
+    let words = || {
+        argv.iter()
+            .map(|word| CString::new(*word).expect("no NUL"))
+            .collect()
+    };
+    Image {
+        programs: words(),
+        argv: words(),
+        env: Vec::new(),
+        listen_pid: false,
+        directory: None,
+        stdin: null(),
+        output: null(),
+        passed: Vec::new(),
+        nofile: 100,
+    }
+}
+
 async fn run(spawner: &Spawner, command: Command) -> Outcome {
     spawner
         .run_to_end(command, Duration::from_secs(20))
@@ -63,7 +99,7 @@ async fn text(spawner: &Spawner, command: Command) -> String {
 
 #[tokio::test]
 async fn an_exit_is_told_in_an_operators_words() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     for (script, words) in [
         ("exit 0", "exited with status 0"),
         ("exit 3", "exited with status 3"),
@@ -80,7 +116,7 @@ async fn an_exit_is_told_in_an_operators_words() {
 
 #[tokio::test]
 async fn the_environment_of_the_gates_own_supervisor_is_not_passed_on() {
-    let (mut spawner, _right) = spawner();
+    let (mut spawner, _right) = spawner().await;
     for name in OURS {
         spawner
             .environment
@@ -104,25 +140,26 @@ async fn the_environment_of_the_gates_own_supervisor_is_not_passed_on() {
 
 #[tokio::test]
 async fn only_the_passed_descriptors_are_open() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     let leaked = nix::unistd::dup(File::open("/dev/null").expect("open")).expect("dup");
     let listener = || OwnedFd::from(TcpListener::bind("127.0.0.1:0").expect("bind"));
     let mut command = Command::new(["sleep", "1000"]);
     command.listeners = vec![("a".into(), listener()), ("b".into(), listener())];
     command.descriptors = vec![(9, File::open("/dev/zero").expect("open").into())];
     let child = spawner.spawn(command, None).expect("sleep starts");
-    let open: BTreeSet<i32> = fs::read_dir(format!("/proc/{}/fd", child.pid()))
-        .expect("fds")
-        .map(|entry| {
-            entry
-                .expect("entry")
-                .file_name()
-                .to_string_lossy()
-                .parse()
-                .expect("number")
-        })
-        .collect();
-    assert_eq!(open, BTreeSet::from([0, 1, 2, 3, 4, 9]));
+    let open = || -> BTreeSet<i32> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", child.pid()))
+            .expect("fds")
+            .flatten();
+        entries
+            .map(|entry| entry.file_name().to_string_lossy().parse().expect("number"))
+            .collect()
+    };
+    // Until the dynamic linker has closed its own.
+    eventually("only these are open", || {
+        open() == BTreeSet::from([0, 1, 2, 3, 4, 9])
+    })
+    .await;
     let target = |fd: i32| fs::read_link(format!("/proc/{}/fd/{fd}", child.pid())).expect("link");
     assert_eq!(target(0), Path::new("/dev/null"));
     assert_eq!(target(9), Path::new("/dev/zero"));
@@ -133,7 +170,7 @@ async fn only_the_passed_descriptors_are_open() {
 
 #[tokio::test]
 async fn two_descriptors_never_get_one_number() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     let null = || OwnedFd::from(File::open("/dev/null").expect("open"));
     for number in [2, 3] {
         let mut command = shell("true");
@@ -149,7 +186,7 @@ async fn two_descriptors_never_get_one_number() {
 
 #[tokio::test]
 async fn listen_fds_names_the_sockets_and_the_pid_of_the_server() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     let mut command = shell("echo $$ $LISTEN_PID $LISTEN_FDS $LISTEN_FDNAMES");
     command.listen_fds = true;
     for name in ["http", "https"] {
@@ -164,7 +201,7 @@ async fn listen_fds_names_the_sockets_and_the_pid_of_the_server() {
 
 #[tokio::test]
 async fn signals_and_limits_are_as_in_a_fresh_process() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     let status = text(&spawner, Command::new(["cat", "/proc/self/status"])).await;
     for field in ["SigBlk", "SigIgn", "SigCgt"] {
         assert!(
@@ -177,7 +214,7 @@ async fn signals_and_limits_are_as_in_a_fresh_process() {
 
 #[tokio::test]
 async fn a_command_that_can_not_start_says_why() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, mode: u32, text: &str| {
         let path = dir.path().join(name);
@@ -213,7 +250,7 @@ async fn a_command_that_can_not_start_says_why() {
 
 #[tokio::test]
 async fn the_end_of_the_leader_ends_its_group() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     let child = spawner
         .spawn(shell("sleep 1000 & echo $!"), None)
         .expect("sh starts");
@@ -228,11 +265,16 @@ async fn the_end_of_the_leader_ends_its_group() {
 
 #[tokio::test]
 async fn a_process_that_left_the_group_with_the_pipe_delays_nothing() {
-    let (spawner, _right) = spawner();
-    let script = "setsid sleep 1000 & echo $!; sleep 0.05; exit 4";
+    let (spawner, _right) = spawner().await;
+    let script = "trap 'exit 4' TERM; setsid sleep 1000 & echo $!; wait";
     let child = spawner.spawn(shell(script), None).expect("sh starts");
+    let stray = printed_pid(&child).await;
+    eventually("it has left", || {
+        procfs::process(stray).is_some_and(|it| it.group == stray)
+    })
+    .await;
+    child.signal(Signal::SIGTERM).expect("a signal");
     assert_eq!(child.exited().await, Exit::Status(4));
-    let stray: i32 = child.output().last_lines(1)[0].parse().expect("a pid");
     assert!(runs(stray));
     nix::sys::signal::kill(Pid::from_raw(stray), Signal::SIGKILL).expect("kill");
     eventually("the orphan is reaped", || {
@@ -243,7 +285,7 @@ async fn a_process_that_left_the_group_with_the_pipe_delays_nothing() {
 
 #[tokio::test]
 async fn a_hanging_command_is_killed_with_its_group() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     let command = shell("sleep 1000 & echo $! $$; wait");
     let outcome = spawner
         .run_to_end(command, Duration::from_millis(200))
@@ -264,7 +306,7 @@ async fn a_hanging_command_is_killed_with_its_group() {
 
 #[tokio::test]
 async fn ten_megabytes_are_read_and_the_last_64_kib_kept() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     let text = text(
         &spawner,
         shell("head -c 10000000 /dev/zero | tr '\\0' x; echo; echo last words"),
@@ -281,7 +323,7 @@ async fn ten_megabytes_are_read_and_the_last_64_kib_kept() {
 
 #[tokio::test]
 async fn orphans_are_reaped_and_no_status_is_stolen() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     let orphans = shell(
         "for i in 1 2 3 4 5 6 7 8 9 10; do (for j in 1 2 3 4 5; do true & done) & done; exit 7",
     );
@@ -307,7 +349,7 @@ async fn orphans_are_reaped_and_no_status_is_stolen() {
 
 #[tokio::test]
 async fn a_dropped_child_takes_its_group_along() {
-    let (spawner, _right) = spawner();
+    let (spawner, _right) = spawner().await;
     let child = spawner
         .spawn(Command::new(["sleep", "1000"]), None)
         .expect("starts");
@@ -319,30 +361,11 @@ async fn a_dropped_child_takes_its_group_along() {
 
 #[test]
 fn a_child_gets_sigterm_when_the_spawning_thread_ends() {
-    let _right = ONE_REAPER.lock().unwrap_or_else(PoisonError::into_inner);
+    let _right = ONE_REAPER.blocking_lock();
     let spawning = std::thread::spawn(|| {
-        let dev_null = || {
-            OwnedFd::from(
-                File::options()
-                    .read(true)
-                    .write(true)
-                    .open("/dev/null")
-                    .expect("open"),
-            )
-        };
-        let sleep = |word: &str| CString::new(word).expect("no NUL");
-        let image = Image {
-            programs: vec![sleep("/no/sleep"), sleep("/bin/sleep")],
-            argv: vec![sleep("sleep"), sleep("1000")],
-            env: Vec::new(),
-            listen_pid: false,
-            directory: None,
-            stdin: dev_null(),
-            output: dev_null(),
-            passed: Vec::new(),
-            nofile: 100,
-        };
-        sys::spawn(image).expect("sleep starts").0
+        sys::spawn(image(&["/bin/sleep", "1000"]))
+            .expect("sleep starts")
+            .0
     });
     let pid = spawning.join().expect("the thread ends");
     let status = sys::reap(pid).expect("a child of ours");

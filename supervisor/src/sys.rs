@@ -1,4 +1,4 @@
-//! The supervisor's only unsafe code: fork and exec, pidfds, waitid.
+//! The supervisor's only unsafe code: fork and exec, pidfds, waitid, descriptors in epoll.
 //!
 //! Invariants:
 //! - All that the child needs is made before the fork ([`Image`]). Between fork and exec the child makes
@@ -16,6 +16,8 @@ use std::ptr;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::unistd::{Pid, pipe2};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// A program to execute, complete before the fork.
 pub(crate) struct Image {
@@ -352,6 +354,12 @@ pub(crate) fn pidfd_send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<(
         error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
         error => Err(error),
     }
+}
+
+/// Makes a descriptor awaitable until it is readable. Needs a tokio runtime.
+pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd is open, has one number, and is closed by its owner alone, which is the result.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
 
 /// The pid of some child that has ended and isn't reaped yet. It stays unreaped.
