@@ -1,9 +1,12 @@
 //! Placeholder.
 
+mod accepting;
 pub mod child;
+mod dial;
 pub mod notify;
 pub mod output;
 mod procfs;
+pub mod readiness;
 pub mod reaper;
 pub mod runtime_dir;
 mod sys;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-/// The fields of `/proc/PID/stat` that tell processes apart.
+/// The fields of `/proc/PID/stat` that tell processes apart, and whether they are at work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
@@ -13,6 +13,10 @@ pub(crate) struct Process {
     pub(crate) session: i32,
     /// Clock ticks from boot to its start: with the pid and the boot, its identity.
     pub(crate) start: u64,
+    /// Clock ticks on a CPU, of all its threads.
+    pub(crate) cpu: u64,
+    /// It runs or waits for a disk.
+    pub(crate) busy: bool,
     /// It has ended and waits for its parent.
     pub(crate) zombie: bool,
 }
@@ -77,6 +81,8 @@ fn parse(stat: &str) -> Option<Process> {
     Some(Process {
         pid,
         zombie: matches!(*fields.first()?, "Z" | "X"),
+        busy: matches!(*fields.first()?, "R" | "D"),
+        cpu: fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?,
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
@@ -93,24 +99,18 @@ mod tests {
             pid,
             parent,
             group,
-            session: 1,
-            start: 0,
+            session: 39,
+            start: 99887,
+            cpu: 5,
+            busy: false,
             zombie: false,
         }
     }
 
     #[test]
     fn a_name_with_parentheses_and_spaces_is_no_trap() {
-        let stat = "42 (a) R 1 (b) S 7 40 39 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99887 5 6";
-        let expected = Process {
-            pid: 42,
-            parent: 7,
-            group: 40,
-            session: 39,
-            start: 99887,
-            zombie: false,
-        };
-        assert_eq!(parse(stat), Some(expected));
+        let stat = "42 (a) R 1 (b) S 7 40 39 0 -1 4194560 1 2 3 4 2 3 7 8 20 0 1 0 99887 5 6";
+        assert_eq!(parse(stat), Some(process_of(42, 7, 40)));
         assert_eq!(parse("42 (cut) S 7"), None);
     }
 
@@ -119,7 +119,11 @@ mod tests {
         let pid = std::process::id().cast_signed();
         let own = process(pid).expect("this process");
         assert_eq!(own.group, nix::unistd::getpgrp().as_raw());
-        assert!(processes().contains(&own));
+        assert!(
+            processes()
+                .iter()
+                .any(|it| (it.pid, it.start) == (pid, own.start))
+        );
     }
 
     #[test]

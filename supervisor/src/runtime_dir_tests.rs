@@ -145,7 +145,7 @@ async fn leftovers_are_ended_and_removed_and_nothing_else_is() {
 
 #[tokio::test]
 async fn workers_of_a_dead_leader_are_found_in_its_group() {
-    let (spawner, _right) = spawner().await;
+    let (_spawner, _right) = spawner().await;
     let (_outer, mut dir) = runtime_dir();
     let generation = dir.generation("web", 1).expect("made");
     // A master that no reaper knows, so that nothing ends the group with it. Its worker doesn't carry the variable, as
