@@ -2,7 +2,8 @@ use std::os::fd::AsFd;
 
 use super::*;
 use crate::child::tests::{eventually, spawner};
-use crate::child::{Child, Command, Spawner};
+use crate::child::{Child, Spawner};
+use crate::command::Command;
 
 const LONG: Duration = Duration::from_secs(20);
 

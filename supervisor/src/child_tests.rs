@@ -1,16 +1,20 @@
 //! Real processes. One test at a time, since a process has one reaper.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::ffi::{CString, OsString};
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use nix::sys::signal::Signal;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::*;
+use crate::command::{Inherited, OURS};
 use crate::output::KEPT;
 use crate::procfs;
+use crate::sys::Image;
 
 static ONE_REAPER: Mutex<()> = Mutex::const_new(());
 
@@ -117,15 +121,14 @@ async fn an_exit_is_told_in_an_operators_words() {
 #[tokio::test]
 async fn the_environment_of_the_gates_own_supervisor_is_not_passed_on() {
     let (mut spawner, _right) = spawner().await;
-    for name in OURS {
-        spawner
-            .environment
-            .push((name.into(), "of the gate".into()));
-    }
-    spawner.environment.push(("KEPT".into(), "yes".into()));
-    // As captured at the start: the filter is what is tested.
-    let captured = std::mem::take(&mut spawner.environment);
-    spawner.environment = captured.into_iter().filter(passed_on).collect();
+    let of_the_gate = OURS
+        .iter()
+        .map(|name| (OsString::from(name), "of the gate".into()));
+    let others = [
+        ("KEPT".into(), "yes".into()),
+        ("SYNGATE_PORT".into(), "8000".into()),
+    ];
+    spawner.inherited = Inherited::of(of_the_gate.chain(others), 100);
     let mut command = shell("env");
     command.env.push(("SYNGATE_PORT".into(), "8001".into()));
     command.env.push(("SYNGATE_PORT".into(), "8002".into()));

@@ -2,6 +2,7 @@
 
 mod accepting;
 pub mod child;
+pub mod command;
 mod dial;
 pub mod notify;
 pub mod output;

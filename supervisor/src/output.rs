@@ -11,6 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -95,16 +96,20 @@ pub struct Label {
 pub(crate) struct Log {
     queue: SyncSender<(Label, String)>,
     dropped: Arc<AtomicU64>,
+    /// Closed when the thread has ended.
+    ended: watch::Receiver<()>,
 }
 
 impl Log {
     /// Starts the thread that logs.
     pub(crate) fn start() -> io::Result<Self> {
-        let (log, lines) = Log::queue();
+        let (running, ended) = watch::channel(());
+        let (log, lines) = Log::queue(ended);
         let dropped = log.dropped.clone();
         std::thread::Builder::new()
             .name("output-log".into())
             .spawn(move || {
+                let _running = running;
                 for (label, line) in lines {
                     let Label {
                         service,
@@ -123,15 +128,26 @@ impl Log {
         Ok(log)
     }
 
-    fn queue() -> (Self, Receiver<(Label, String)>) {
+    fn queue(ended: watch::Receiver<()>) -> (Self, Receiver<(Label, String)>) {
         let (queue, lines) = sync_channel(QUEUE);
         (
             Log {
                 queue,
                 dropped: Arc::default(),
+                ended,
             },
             lines,
         )
+    }
+
+    /// Waits until all is logged, once no other clone is left, at most `within`.
+    pub(crate) async fn close(self, within: Duration) {
+        let Log {
+            queue, mut ended, ..
+        } = self;
+        drop(queue);
+        // An error is the end that is waited for; a log that doesn't move isn't.
+        let _ = tokio::time::timeout(within, ended.changed()).await;
     }
 
     /// The lines of one child.
@@ -235,7 +251,7 @@ mod tests {
     use super::*;
 
     fn logged(chunks: &[&[u8]]) -> Vec<String> {
-        let (log, lines) = Log::queue();
+        let (log, lines) = Log::queue(watch::channel(()).1);
         let mut splitter = log.lines(Label {
             service: "web".into(),
             generation: 3,
@@ -287,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_log_that_does_not_move_blocks_nobody_and_the_drops_are_counted() {
-        let (log, lines) = Log::queue();
+        let (log, lines) = Log::queue(watch::channel(()).1);
         let mut splitter = log.lines(Label {
             service: "web".into(),
             generation: 1,

@@ -18,7 +18,8 @@ use tokio::net::unix::pipe;
 use tokio::time::{sleep, timeout};
 
 use crate::accepting;
-use crate::child::{Command, End, FIRST_DESCRIPTOR, SpawnError, Spawner};
+use crate::child::{End, Spawner};
+use crate::command::{Command, FIRST_DESCRIPTOR, SpawnError};
 use crate::dial;
 use crate::notify::NotifySocket;
 

@@ -2,7 +2,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
 use crate::child::tests::{eventually, image, printed_pid, runs, shell, spawner};
-use crate::child::{Child, Command, Spawner};
+use crate::child::{Child, Spawner};
+use crate::command::Command;
 
 fn runtime_dir() -> (tempfile::TempDir, RuntimeDir) {
     let outer = tempfile::tempdir().expect("a directory");
