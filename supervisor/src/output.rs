@@ -314,4 +314,18 @@ mod tests {
         assert_eq!(log.dropped.load(Ordering::Relaxed), 7);
         assert_eq!(lines.try_iter().count(), QUEUE);
     }
+
+    #[tokio::test]
+    async fn closing_waits_for_the_thread_and_not_for_ever() {
+        let log = Log::start().expect("a thread");
+        let other = log.clone();
+        let short = Duration::from_millis(50);
+        let begin = std::time::Instant::now();
+        other.clone().close(short).await;
+        assert!(begin.elapsed() >= short, "another clone may still send");
+        drop(log);
+        let long = Duration::from_secs(60);
+        other.close(long).await;
+        assert!(begin.elapsed() < long);
+    }
 }

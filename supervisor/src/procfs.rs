@@ -1,8 +1,8 @@
 //! What /proc says about processes (proc(5)). Everything here is a look at one moment: a process may be gone in the
 //! next, and then it is simply not in the answer.
 
+use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
 
 /// The fields of `/proc/PID/stat` that tell processes apart, and whether they are at work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,10 +67,31 @@ pub(crate) fn has_variable(pid: i32, variable: &[u8]) -> bool {
     })
 }
 
-/// A name of this boot, or nothing where /proc isn't mounted.
-pub(crate) fn boot_id() -> Option<String> {
-    let id = fs::read_to_string(Path::new("/proc/sys/kernel/random/boot_id")).ok()?;
-    Some(id.trim().to_owned())
+/// Where a pid and a start time mean one process: this boot and this pid namespace. Nothing where /proc isn't mounted.
+pub(crate) fn pid_space() -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(format!("{} {}", boot.trim(), namespace.display()))
+}
+
+/// The command's name and the pid of each process that holds one of these sockets.
+pub(crate) fn holders(inodes: &[u64]) -> Vec<String> {
+    let targets: Vec<OsString> = inodes
+        .iter()
+        .map(|it| format!("socket:[{it}]").into())
+        .collect();
+    let holds = |process: &Process| {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", process.pid));
+        let links = descriptors.into_iter().flatten().flatten();
+        links
+            .filter_map(|it| fs::read_link(it.path()).ok())
+            .any(|it| targets.contains(&it.into()))
+    };
+    let name = |Process { pid, .. }: Process| {
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("{} (pid {pid})", comm.trim())
+    };
+    processes().into_iter().filter(holds).map(name).collect()
 }
 
 /// The command's name stands in parentheses and may hold anything, parentheses too: fields are counted after the last.

@@ -3,37 +3,19 @@
 //! Invariants:
 //! - A directory serves one gate: it holds a lock on `syngate.lock` for its life.
 //! - Each generation has a directory of its own in it, `gen-SERVICE-NUMBER`, mode 0700, in which `leader` names its
-//!   leader: pid, start time, session and boot.
-//! - A process is ended as a leftover only if it is proven to belong to a dead generation, in one of three ways:
-//!   it is the leader (pid, start time and boot match); it was started with `SYNGATE_DIR` naming this very directory,
-//!   as seen from its own root; or it is in the leader's group and session, while the pid of the leader, which the
-//!   group keeps from being used again, is nobody else's.
-//! - It is signalled through a pidfd whose process was looked at again after the pidfd was made.
+//!   leader: pid, start time, session, boot and pid namespace.
 //!
 //! The directory may vanish while the gate runs: what runs goes on, and the next generation makes and locks it anew.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 
-use crate::procfs::{self, Process};
-use crate::sys;
-
-/// The variable in which each child finds its generation's directory. It also proves whose child it was, so it has to
-/// be exactly [`GenerationDir::path`].
-pub const DIR_VARIABLE: &str = "SYNGATE_DIR";
-
-/// How long a leftover has to end after SIGTERM, and again after SIGKILL.
-const GRACE: Duration = Duration::from_secs(1);
+use crate::leftovers::{self, Leader};
 
 /// Why the runtime directory can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -219,7 +201,7 @@ fn lock(directory: &Path) -> Result<Flock<File>, RuntimeDirError> {
     Ok(lock)
 }
 
-fn same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
+pub(crate) fn same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
@@ -230,7 +212,7 @@ pub struct GenerationDir {
 }
 
 impl GenerationDir {
-    /// Its absolute path: `{dir}`, and the value of [`DIR_VARIABLE`].
+    /// Its absolute path: `{dir}`, and the value of [`crate::leftovers::DIR_VARIABLE`].
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -244,7 +226,7 @@ impl GenerationDir {
         let Some(leader) = Leader::of(pid) else {
             return Ok(());
         };
-        let path = self.path.join(LEADER);
+        let path = self.path.join(leftovers::LEADER);
         let new = self.path.join("leader.new");
         let written = fs::write(&new, leader.to_text()).and_then(|()| fs::rename(&new, &path));
         written.map_err(system("write", &path))
@@ -257,36 +239,12 @@ impl GenerationDir {
     /// # Errors
     /// Some don't end.
     pub async fn end_processes(&self) -> Result<usize, RuntimeDirError> {
-        let mut count = 0;
-        // A process may fork between the look and the signal, so SIGKILL gets several rounds.
-        for signal in [
-            Signal::SIGTERM,
-            Signal::SIGKILL,
-            Signal::SIGKILL,
-            Signal::SIGKILL,
-        ] {
-            let found = self.processes();
-            if found.is_empty() {
-                return Ok(count);
-            }
-            count = count.max(found.len());
-            let pids: Vec<i32> = found.iter().map(|process| process.pid).collect();
-            tracing::warn!(directory = %self.path.display(), ?pids, %signal, "ending leftovers");
-            let pidfds = found.iter().filter_map(|process| send(process, signal));
-            let pidfds: Vec<OwnedFd> = pidfds.collect();
-            // Either all have ended or the next round looks again.
-            let _ = tokio::time::timeout(GRACE, all_end(pidfds)).await;
-        }
-        match self.processes() {
-            left if left.is_empty() => Ok(count),
-            left => {
-                let pids = left.iter().map(|process| process.pid).collect();
-                Err(RuntimeDirError::Leftovers {
-                    path: self.path.clone(),
-                    pids,
-                })
-            }
-        }
+        leftovers::end(&self.path)
+            .await
+            .map_err(|pids| RuntimeDirError::Leftovers {
+                path: self.path.clone(),
+                pids,
+            })
     }
 
     /// Removes the directory and all in it; one that is gone already is no error.
@@ -298,123 +256,6 @@ impl GenerationDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed.map_err(system("remove directory", &self.path)),
         }
-    }
-
-    /// The living processes that belong to this generation.
-    fn processes(&self) -> Vec<Process> {
-        let own = std::process::id().cast_signed();
-        let leader = fs::read_to_string(self.path.join(LEADER)).ok();
-        let leader = leader.as_deref().and_then(Leader::from_text);
-        // A name of another boot names nobody.
-        let leader = leader.filter(|leader| Some(&leader.boot) == procfs::boot_id().as_ref());
-        let mut all = procfs::processes();
-        let number_taken = leader.as_ref().is_some_and(|leader| {
-            all.iter()
-                .any(|process| process.pid == leader.pid && process.start != leader.start)
-        });
-        let in_group = |process: &Process| {
-            !number_taken && leader.as_ref().is_some_and(|leader| leader.leads(process))
-        };
-        all.retain(|process| {
-            process.pid != own
-                && !process.zombie
-                && (in_group(process) || self.is_named_by(process.pid))
-        });
-        all
-    }
-
-    /// Whether a process was started with [`DIR_VARIABLE`] naming this directory: by the same path, and the same
-    /// directory from where that process sees it (a container may use the same path for another one).
-    fn is_named_by(&self, pid: i32) -> bool {
-        let variable = [
-            DIR_VARIABLE.as_bytes(),
-            b"=",
-            self.path.as_os_str().as_bytes(),
-        ]
-        .concat();
-        if !procfs::has_variable(pid, &variable) {
-            return false;
-        }
-        let root = Path::new("/proc").join(pid.to_string()).join("root");
-        let below = self.path.strip_prefix("/").unwrap_or(&self.path);
-        match (fs::metadata(root.join(below)), fs::metadata(&self.path)) {
-            (Ok(theirs), Ok(ours)) => same_file(&theirs, &ours),
-            _ => false,
-        }
-    }
-}
-
-/// Signals this very process; its pidfd if it is still there.
-fn send(process: &Process, signal: Signal) -> Option<OwnedFd> {
-    let pidfd = sys::pidfd_open(Pid::from_raw(process.pid)).ok()?;
-    // The pid may have been used again before the pidfd was made; the start time tells.
-    let again = procfs::process(process.pid)?;
-    if again.start != process.start {
-        return None;
-    }
-    sys::pidfd_send_signal(&pidfd, signal).ok()?;
-    Some(pidfd)
-}
-
-/// Waits until each of these processes has ended: then its pidfd is readable.
-async fn all_end(pidfds: Vec<OwnedFd>) {
-    for pidfd in pidfds {
-        if let Ok(pidfd) = sys::readable(pidfd) {
-            // An error ends the wait early, and the caller looks again.
-            let _ = pidfd.readable().await;
-        }
-    }
-}
-
-/// Name of the file that says who leads a generation.
-const LEADER: &str = "leader";
-
-/// The identity of a leader, and what its group has in common.
-#[derive(Debug, PartialEq, Eq)]
-struct Leader {
-    pid: i32,
-    start: u64,
-    session: i32,
-    boot: String,
-}
-
-impl Leader {
-    fn of(pid: i32) -> Option<Self> {
-        let Process { start, session, .. } = procfs::process(pid)?;
-        Some(Leader {
-            pid,
-            start,
-            session,
-            boot: procfs::boot_id()?,
-        })
-    }
-
-    /// Whether a process is in the group, provided that the leader's pid is nobody else's.
-    fn leads(&self, process: &Process) -> bool {
-        process.group == self.pid && process.session == self.session && process.start >= self.start
-    }
-
-    fn to_text(&self) -> String {
-        let Leader {
-            pid,
-            start,
-            session,
-            boot,
-        } = self;
-        format!("pid {pid}\nstart {start}\nsession {session}\nboot {boot}\n")
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        let field = |name| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
-        };
-        Some(Leader {
-            pid: field("pid")?.parse().ok()?,
-            start: field("start")?.parse().ok()?,
-            session: field("session")?.parse().ok()?,
-            boot: field("boot")?.to_owned(),
-        })
     }
 }
 

@@ -1,9 +1,14 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
 use super::*;
 use crate::child::tests::{eventually, image, printed_pid, runs, shell, spawner};
 use crate::child::{Child, Spawner};
 use crate::command::Command;
+use crate::leftovers::{DIR_VARIABLE, LEADER};
+use crate::{procfs, sys};
 
 fn runtime_dir() -> (tempfile::TempDir, RuntimeDir) {
     let outer = tempfile::tempdir().expect("a directory");
@@ -107,7 +112,7 @@ fn a_leader_is_read_as_it_was_written() {
         pid: 7,
         start: u64::MAX,
         session: 3,
-        boot: "b-1".into(),
+        space: "b-1 pid:[4]".into(),
     };
     let text = leader.to_text();
     for at in 0..text.len() - 1 {
@@ -197,16 +202,16 @@ async fn a_pid_that_is_somebody_elses_by_now_is_left_alone() {
     let lies = [
         Leader {
             start: real.start - 1,
-            boot: real.boot.clone(),
+            space: real.space.clone(),
             ..real
         },
         Leader {
-            boot: "another boot".into(),
+            space: "another boot".into(),
             ..real
         },
         Leader {
             session: real.session + 1,
-            boot: real.boot.clone(),
+            space: real.space.clone(),
             ..real
         },
     ];
