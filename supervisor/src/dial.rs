@@ -6,7 +6,7 @@ use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use syngate_gate::listener::EndpointAddress;
+use syngate_gate::Target;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -17,8 +17,8 @@ impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
 /// Connects and sends `hello`.
-pub(crate) async fn greet(endpoint: &EndpointAddress, hello: &[u8]) -> io::Result<Box<dyn Stream>> {
-    let address = endpoint.to_sock_addr()?;
+pub(crate) async fn greet(endpoint: &Target, hello: &[u8]) -> io::Result<Box<dyn Stream>> {
+    let address = endpoint.address()?;
     let mut stream: Box<dyn Stream> = match (address.as_socket(), address.as_pathname()) {
         (Some(address), _) => Box::new(TcpStream::connect(address).await?),
         (None, Some(path)) => Box::new(UnixStream::connect(path).await?),
@@ -29,10 +29,10 @@ pub(crate) async fn greet(endpoint: &EndpointAddress, hello: &[u8]) -> io::Resul
 }
 
 /// The status with which a GET of `path` is answered.
-pub(crate) async fn get(endpoint: &EndpointAddress, hello: &[u8], path: &str) -> io::Result<u16> {
+pub(crate) async fn get(endpoint: &Target, hello: &[u8], path: &str) -> io::Result<u16> {
     let stream = greet(endpoint, hello).await?;
     let host = match endpoint {
-        EndpointAddress::Tcp(address) => address.to_string(),
+        Target::Tcp(address) => address.to_string(),
         _ => "localhost".into(),
     };
     let request = hyper::Request::get(path)

@@ -1,4 +1,4 @@
-//! Placeholder.
+//! The processes behind the gate.
 
 mod accepting;
 pub mod child;

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use syngate_gate::listener::EndpointAddress;
+use syngate_gate::Target;
 
 use crate::readiness::attempt;
 use crate::{dial, procfs};
@@ -18,7 +18,7 @@ use crate::{dial, procfs};
 )]
 pub struct Occupied {
     /// Where.
-    pub endpoint: EndpointAddress,
+    pub endpoint: Target,
     /// `NAME (pid N)`, or that it can't be seen.
     pub holder: String,
 }
@@ -27,7 +27,7 @@ pub struct Occupied {
 ///
 /// # Errors
 /// It isn't refused; the error names who listens, where this user may see that.
-pub async fn require_free(endpoint: &EndpointAddress) -> Result<(), Occupied> {
+pub async fn require_free(endpoint: &Target) -> Result<(), Occupied> {
     match attempt(dial::greet(endpoint, &[])).await {
         Err(error)
             if matches!(
@@ -39,9 +39,9 @@ pub async fn require_free(endpoint: &EndpointAddress) -> Result<(), Occupied> {
         }
         Ok(_) | Err(_) => {
             let holders = match endpoint {
-                EndpointAddress::Tcp(address) => procfs::holders(&tcp_listeners(*address)),
-                EndpointAddress::Unix(path) => procfs::holders(&unix_listeners(path)),
-                EndpointAddress::Nameless(_) => Vec::new(),
+                Target::Tcp(address) => procfs::holders(&tcp_listeners(*address)),
+                Target::Unix(path) => procfs::holders(&unix_listeners(path)),
+                Target::Nameless(_) => Vec::new(),
             };
             let holder = match holders.is_empty() {
                 true => "a process that can't be seen from here".into(),
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    async fn words(endpoint: &EndpointAddress) -> String {
+    async fn words(endpoint: &Target) -> String {
         require_free(endpoint).await.expect_err("held").to_string()
     }
 
@@ -127,7 +127,7 @@ mod tests {
             let listener = TcpListener::bind(bound).expect("bind");
             let port = listener.local_addr().expect("bound").port();
             let address = SocketAddr::new(asked.parse().expect("an address"), port);
-            let endpoint = EndpointAddress::Tcp(address);
+            let endpoint = Target::Tcp(address);
             assert!(
                 words(&endpoint).await.contains(&own),
                 "{bound}: {}",
@@ -141,7 +141,7 @@ mod tests {
     #[tokio::test]
     async fn a_unix_socket_is_held_while_somebody_listens() {
         let dir = tempfile::tempdir().expect("a directory");
-        let endpoint = EndpointAddress::Unix(dir.path().join("a b"));
+        let endpoint = Target::Unix(dir.path().join("a b"));
         require_free(&endpoint).await.expect("no file");
         let listener = UnixListener::bind(dir.path().join("a b")).expect("bind");
         let own = format!("(pid {}) answers", std::process::id());

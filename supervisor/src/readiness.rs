@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
-use syngate_gate::listener::{EndpointAddress, KeptListener};
+use syngate_gate::Target;
+use syngate_gate::listener::KeptListener;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::time::{sleep, timeout};
@@ -120,7 +121,7 @@ pub enum Proof {
     /// Every endpoint accepts a connect.
     Connect {
         /// Private endpoints that nobody but the generation listens on: they refused before it was started.
-        endpoints: Vec<EndpointAddress>,
+        endpoints: Vec<Target>,
         /// What is sent first: a PROXY header with the command LOCAL, or nothing.
         hello: Vec<u8>,
     },
@@ -136,7 +137,7 @@ pub enum Proof {
     /// A GET is answered with a status from 200 to 399. A kept listener serves as well: the request waits in it.
     Http {
         /// Where to ask.
-        endpoint: EndpointAddress,
+        endpoint: Target,
         /// As for `Connect`.
         hello: Vec<u8>,
         /// What to ask for.

@@ -10,8 +10,8 @@ use crate::child::tests::{eventually, runs, spawner};
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
 
-fn unix(path: &Path) -> EndpointAddress {
-    EndpointAddress::Unix(path.into())
+fn unix(path: &Path) -> Target {
+    Target::Unix(path.into())
 }
 
 async fn words(proof: Proof) -> String {
