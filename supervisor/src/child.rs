@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::command::{Command, Inherited, SpawnError};
 use crate::output::{Label, Log, Output, pump};
-use crate::reaper::{Exit, Leader, Reaper};
+use crate::reaper::{Exit, Leader, Reaper, ended};
 use crate::sys;
 
 /// Starts children. Everything that they inherit from the gate is captured when it is made.
@@ -63,16 +63,16 @@ impl Spawner {
             self.thread,
             "children are started by one thread"
         );
-        let system = |source| SpawnError::Pipe(source);
-        let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| system(errno.into()))?;
-        let pipe = pipe::Receiver::from_owned_fd(reader).map_err(system)?;
+        let pipe = pipe2(OFlag::O_CLOEXEC).map_err(|errno| SpawnError::Pipe(errno.into()));
+        let (reader, writer) = pipe?;
+        let reader = pipe::Receiver::from_owned_fd(reader).map_err(SpawnError::Pipe)?;
         let (image, search) = self.inherited.image(command, writer)?;
         let started = self.reaper.start_leader(image);
         let Leader { pid, pidfd, exit } = started.map_err(|failure| search.explain(failure))?;
         let output = Output::default();
         let lines = label.map(|label| self.log.lines(label));
         let (ended, end) = watch::channel(None);
-        let pumped = pump(pipe, output.clone(), lines, exit);
+        let pumped = pump(reader, output.clone(), lines, exit);
         tokio::spawn(async move { ended.send_replace(Some(pumped.await)) });
         Ok(Child {
             pid,
@@ -159,15 +159,6 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.kill_group();
-    }
-}
-
-/// Waits for an exit. Without a sender (the runtime is going down) there is none to wait for.
-pub(crate) async fn ended(exit: &mut watch::Receiver<Option<Exit>>) -> Exit {
-    let exit = exit.wait_for(Option::is_some).await.map(|exit| *exit);
-    match exit {
-        Ok(Some(exit)) => exit,
-        _ => std::future::pending().await,
     }
 }
 

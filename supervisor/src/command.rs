@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! - What the gate's own supervisor told the gate (`NOTIFY_SOCKET`, `WATCHDOG_*`, `LISTEN_*`) isn't passed on.
-//! - Standard input is `/dev/null`; beyond 0 to 2 there are only the descriptors that the command names, each number once.
-//! - Nothing is left to do for the child: an [`Image`] is complete.
+//! - Standard input is `/dev/null`; beyond 0 to 2 there are only the descriptors that the command names, each number
+//!   once.
+//! - Nothing is left to do for the child: an image is complete.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;

@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
-use crate::reaper::Exit;
+use crate::reaper::{Exit, ended};
 
 /// Bytes of its output that are kept of a child.
 pub const KEPT: usize = 64 * 1024;
@@ -222,7 +222,7 @@ pub(crate) async fn pump(
     let mut open = true;
     let exit = loop {
         tokio::select! {
-            exit = crate::child::ended(&mut exit) => break exit,
+            exit = ended(&mut exit) => break exit,
             read = pipe.read(&mut buffer), if open => match read {
                 Ok(count @ 1..) => take(&buffer[..count]),
                 Ok(0) | Err(_) => open = false,

@@ -125,7 +125,8 @@ pub enum Proof {
         /// What is sent first: a PROXY header with the command LOCAL, or nothing.
         hello: Vec<u8>,
     },
-    /// The generation accepts from every kept listener; see [`crate::accepting`].
+    /// The generation accepts from every kept listener: its epoll sets name them (proc(5)), or a test connection has
+    /// left the accept queue.
     Accepting {
         /// The leader's pid.
         leader: i32,

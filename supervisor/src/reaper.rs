@@ -57,6 +57,15 @@ impl fmt::Display for Exit {
     }
 }
 
+/// Waits for an exit. Without a sender (the runtime is going down) there is none to wait for.
+pub(crate) async fn ended(exit: &mut watch::Receiver<Option<Exit>>) -> Exit {
+    let exit = exit.wait_for(Option::is_some).await.map(|exit| *exit);
+    match exit {
+        Ok(Some(exit)) => exit,
+        _ => std::future::pending().await,
+    }
+}
+
 /// Children reaped in one turn before other tasks get theirs.
 const TURN: usize = 64;
 

@@ -71,18 +71,19 @@ pub(crate) fn spawn(image: Image) -> Result<(Pid, OwnedFd), Failure> {
     let (_, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
         .map_err(Failure::before_fork)?;
     let mut listen_pid = *b"LISTEN_PID=\0\0\0\0\0\0\0\0\0\0\0\0";
+    let listen_pid = listen_pid.as_mut_ptr();
     let mut argv = pointers(&image.argv);
     argv.push(ptr::null());
     let mut envp = pointers(&image.env);
     if image.listen_pid {
-        envp.push(listen_pid.as_mut_ptr().cast());
+        envp.push(listen_pid.cast());
     }
     envp.push(ptr::null());
     let mut plan = Plan {
         parent: nix::unistd::getpid().as_raw(),
         argv: &argv,
         envp: &envp,
-        listen_pid: image.listen_pid.then_some(listen_pid.as_mut_ptr()),
+        listen_pid: image.listen_pid.then_some(listen_pid),
         stdin: image.stdin.as_raw_fd(),
         output: image.output.as_raw_fd(),
         status: status.as_raw_fd(),
