@@ -1,3 +1,6 @@
 mod admin;
+mod client;
+mod progress;
+mod status;
 
 fn main() {}

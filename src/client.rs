@@ -1,0 +1,345 @@
+//! The verbs that ask a running gate: one function each, over the control socket (docs/control.md).
+//!
+//! Each prints the gate's steps as they come and returns the exit code of the design's table: 2 for what the gate refuses as
+//! asked, 3 where no gate answers, 5 for a time-out; else what the gate's last line says.
+
+mod hold;
+mod http;
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use hyper::{Method, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use syngate_supervisor::config::BackendAddress;
+use syngate_supervisor::protocol::{Connection, Done, Line, Status};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::progress::{Output, Progress, printable};
+use crate::status;
+pub(crate) use hold::hold_while;
+use http::{Answer, Failure, Query, ask};
+
+/// For an answer that takes the gate no time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Between two looks of `status --watch`.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+
+/// `status --ready` where /readyz isn't 200.
+const NOT_READY: u8 = 4;
+
+/// What a reload's caller waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The new generation is active and min-ready has passed.
+    Active,
+    /// The old ones are drained too.
+    Drained,
+}
+
+impl Wait {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Drained => "drained",
+        }
+    }
+}
+
+/// How `status` shows what it got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// For people.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// `reload [SERVICE]`: all services where none is named. After `limit` it gives up waiting; the run goes on.
+pub(crate) async fn reload(
+    control: Option<&Path>,
+    service: Option<&str>,
+    wait: Wait,
+    limit: Duration,
+) -> ExitCode {
+    end(try_reload(control, service, wait, limit).await)
+}
+
+async fn try_reload(
+    control: Option<&Path>,
+    service: Option<&str>,
+    wait: Wait,
+    limit: Duration,
+) -> Result<Done, Failure> {
+    let target = match service {
+        None => "/v1/reload".to_owned(),
+        Some(_) => verb(service, "reload"),
+    };
+    let target = Query::new(target).with("wait", wait.word()).finish();
+    let late = Failure::TimedOut {
+        limit,
+        what: "the run goes on: see `syngate status`",
+    };
+    timeout(limit, post(control, &target))
+        .await
+        .unwrap_or(Err(late))
+}
+
+/// `hold [SERVICE]`: until `release` or `limit` (the service's `pending_timeout` where none is given).
+pub(crate) async fn hold(
+    control: Option<&Path>,
+    service: Option<&str>,
+    limit: Option<Duration>,
+) -> ExitCode {
+    let target = Query::new(verb(service, "hold"))
+        .with_duration("timeout", limit)
+        .finish();
+    end(post(control, &target).await)
+}
+
+/// `release [SERVICE]`.
+pub(crate) async fn release(control: Option<&Path>, service: Option<&str>) -> ExitCode {
+    end(post(control, &verb(service, "release")).await)
+}
+
+/// `activate [SERVICE] --backend ADDR...`.
+pub(crate) async fn activate(
+    control: Option<&Path>,
+    service: Option<&str>,
+    backends: &[BackendAddress],
+) -> ExitCode {
+    let query = Query::new(verb(service, "activate"));
+    let with = |query: Query, backend: &BackendAddress| query.with("backend", &backend.to_string());
+    end(post(control, &backends.iter().fold(query, with).finish()).await)
+}
+
+/// `rollback [SERVICE]`.
+pub(crate) async fn rollback(control: Option<&Path>, service: Option<&str>) -> ExitCode {
+    end(post(control, &verb(service, "rollback")).await)
+}
+
+/// `status [SERVICE]`, once or, with `watch`, every second until an interrupt.
+pub(crate) async fn status(
+    control: Option<&Path>,
+    service: Option<&str>,
+    view: View,
+    watch: bool,
+) -> ExitCode {
+    let shown = match watch {
+        false => show_status(control, service, view).await,
+        true => tokio::select! {
+            failure = watch_status(control, service, view) => Err(failure),
+            _ = tokio::signal::ctrl_c() => Ok(()),
+        },
+    };
+    shown.map_or_else(fail, |()| ExitCode::SUCCESS)
+}
+
+/// `status --ready`: exit 0 where /readyz is 200, else 4 and why.
+pub(crate) async fn ready(control: Option<&Path>) -> ExitCode {
+    match is_ready(control).await {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(reason)) => {
+            complain(&reason);
+            ExitCode::from(NOT_READY)
+        }
+        Err(failure) => fail(failure),
+    }
+}
+
+/// `connections [SERVICE]`, of one generation where it is given.
+pub(crate) async fn connections(
+    control: Option<&Path>,
+    service: Option<&str>,
+    generation: Option<u64>,
+) -> ExitCode {
+    let query = Query::new(verb(service, "connections"));
+    let target = match generation {
+        Some(number) => query.with("generation", &number.to_string()).finish(),
+        None => query.finish(),
+    };
+    let list = async {
+        let mut answer = ask(control, Method::GET, &target).await?.accepted().await?;
+        let mut list: Vec<Connection> = Vec::new();
+        while let Some(line) = answer.line().await? {
+            list.push(answer.read(&line)?);
+        }
+        Ok(list)
+    };
+    match in_time(list).await {
+        Ok(list) => {
+            print(&status::connections(&list));
+            ExitCode::SUCCESS
+        }
+        Err(failure) => fail(failure),
+    }
+}
+
+/// The path of a service's verb; `-` stands for the only one.
+fn verb(service: Option<&str>, verb: &str) -> String {
+    // Encoded, so that no name can break out of its place.
+    let encode = |name| Cow::from(utf8_percent_encode(name, NON_ALPHANUMERIC));
+    format!("/v1/services/{}/{verb}", service.map_or("-".into(), encode))
+}
+
+/// A verb, to its last line.
+async fn post(control: Option<&Path>, target: &str) -> Result<Done, Failure> {
+    let mut answer = ask(control, Method::POST, target).await?.accepted().await?;
+    follow(&mut answer, &mut Progress::new(Output::Stdout)).await
+}
+
+/// Shows steps until the last line.
+async fn follow(answer: &mut Answer, progress: &mut Progress) -> Result<Done, Failure> {
+    while let Some(line) = answer.line().await? {
+        // A newer gate may send lines of a type that this client doesn't know.
+        match serde_json::from_slice(&line) {
+            Ok(Line::Step(step)) => progress.show(&step),
+            Ok(Line::Done(done)) => {
+                if done.exit == 0 {
+                    progress.close(&done.message);
+                }
+                return Ok(done);
+            }
+            Ok(Line::Lost { .. }) | Err(_) => {}
+        }
+    }
+    Err(answer.cut())
+}
+
+async fn show_status(
+    control: Option<&Path>,
+    service: Option<&str>,
+    view: View,
+) -> Result<(), Failure> {
+    let status = fetch_status(control, service).await?;
+    print(&match view {
+        View::Text => status::text(&status, now(), status::Paint::for_stdout()),
+        View::Json => json(&status),
+    });
+    Ok(())
+}
+
+/// Ends only with a failure.
+async fn watch_status(control: Option<&Path>, service: Option<&str>, view: View) -> Failure {
+    let redraw = view == View::Text && io::stdout().is_terminal();
+    let mut ticks = interval(WATCH_PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let status = match fetch_status(control, service).await {
+            Ok(status) => status,
+            Err(failure) => return failure,
+        };
+        match view {
+            View::Json => print(&one_line(&status)),
+            View::Text => {
+                let text = status::text(&status, now(), status::Paint::for_stdout());
+                print(&if redraw { status::redrawn(&text) } else { text });
+            }
+        }
+    }
+}
+
+async fn fetch_status(control: Option<&Path>, service: Option<&str>) -> Result<Status, Failure> {
+    let status = async {
+        let answer = ask(control, Method::GET, "/v1/status")
+            .await?
+            .accepted()
+            .await?;
+        answer.json::<Status>().await
+    };
+    let mut status = in_time(status).await?;
+    if let Some(name) = service {
+        let names: Vec<_> = status
+            .services
+            .iter()
+            .map(|service| service.name.clone())
+            .collect();
+        status.services.retain(|service| service.name == name);
+        if status.services.is_empty() {
+            let message = format!(
+                "there is no service {name:?}: there are {}",
+                names.join(", ")
+            );
+            return Err(Failure::Refused(message));
+        }
+    }
+    Ok(status)
+}
+
+/// Why the gate isn't ready, if it isn't.
+async fn is_ready(control: Option<&Path>) -> Result<Option<String>, Failure> {
+    in_time(async {
+        let answer = ask(control, Method::GET, "/v1/ready").await?;
+        match answer.status {
+            StatusCode::OK => Ok(None),
+            StatusCode::SERVICE_UNAVAILABLE => Ok(Some(answer.reason().await?)),
+            _ => answer.accepted().await.map(|_| None),
+        }
+    })
+    .await
+}
+
+async fn in_time<T>(answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let limit = ANSWER_TIMEOUT;
+    let late = Failure::TimedOut {
+        limit,
+        what: "the gate is there but doesn't answer: is it stopped?",
+    };
+    timeout(limit, answer).await.unwrap_or(Err(late))
+}
+
+/// Says how a verb ended; a success has been shown.
+fn end(ended: Result<Done, Failure>) -> ExitCode {
+    match ended {
+        Ok(done) => {
+            if done.exit != 0 {
+                complain(&done.message);
+            }
+            ExitCode::from(done.exit)
+        }
+        Err(failure) => fail(failure),
+    }
+}
+
+fn fail(failure: Failure) -> ExitCode {
+    complain(&failure.to_string());
+    ExitCode::from(failure.exit())
+}
+
+/// One line on stderr. A stderr that is closed is nobody's concern.
+fn complain(message: &str) {
+    let _ = writeln!(io::stderr(), "syngate: {}", printable(message));
+}
+
+/// On stdout; a reader that has gone, as `head` does, is no error.
+fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
+}
+
+/// The protocol's types have string keys alone, so encoding them can't fail.
+fn json(status: &Status) -> String {
+    serde_json::to_string_pretty(status).unwrap_or_default() + "\n"
+}
+
+fn one_line(status: &Status) -> String {
+    serde_json::to_string(status).unwrap_or_default() + "\n"
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::UNIX_EPOCH
+        .elapsed()
+        .unwrap_or_default()
+        .as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! What a supervisor runs, checked: the binary turns flags, environment and file into this once, before a port opens, and
+//! again at each reload.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use syngate_gate::{ServiceSettings, listener};
+
+use crate::readiness::Ready;
+
+/// One service: the listeners that flip together, and how the generations behind them are made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceConfig {
+    /// `default` without a file.
+    pub name: String,
+    /// At least one.
+    pub listeners: Vec<ListenerConfig>,
+    /// What a generation is.
+    pub backend: Backend,
+    /// Whether the private listening sockets are made here and passed.
+    pub pass: Pass,
+    /// Whether two generations may run at once.
+    pub strategy: Strategy,
+    /// Run before each start; a non-zero status aborts the reload.
+    pub check: Option<Argv>,
+    /// Bound of one check.
+    pub check_timeout: Duration,
+    /// How a generation proves that it is ready.
+    pub ready: Ready,
+    /// Bound from the start to ready.
+    pub ready_timeout: Duration,
+    /// Ready and alive for this long before the flip.
+    pub ready_settle: Duration,
+    /// Alive for this long after the flip, else the old generation becomes active again.
+    pub min_ready: Duration,
+    /// From the end of min-ready to the drain's first step.
+    pub drain_delay: Duration,
+    /// Sent to a draining generation once its accept queue is empty.
+    pub drain_signal: Option<Signal>,
+    /// Bound of a drain; `None` is off.
+    pub drain_timeout: Option<Duration>,
+    /// Sent when drained.
+    pub stop_signal: Signal,
+    /// From `stop_signal` to SIGKILL.
+    pub stop_timeout: Duration,
+    /// For this long after a flip the old generation is left alone: something to roll back to.
+    pub keep_previous: Duration,
+    /// Generations that may live at once.
+    pub max_generations: usize,
+    /// Whether a failed reload is tried again by itself.
+    pub retry: bool,
+    /// What the data path needs to know.
+    pub gate: ServiceSettings,
+    /// `backlog` of public listeners.
+    pub backlog: u32,
+    /// TCP keepalive of public listeners; `None` is off.
+    pub keepalive: Option<Duration>,
+}
+
+/// A public address of a service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListenerConfig {
+    /// Given, or `l0`, `l1` ...
+    pub name: String,
+    /// Where it listens.
+    pub address: listener::Address,
+}
+
+/// A command line, split.
+pub type Argv = Vec<String>;
+
+/// What a generation is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Backend {
+    /// A process that the supervisor starts.
+    Command {
+        /// May contain `{addr}`, `{port}`, `{socket}`, `{fd}`, `{generation}`, `{dir}`.
+        argv: Argv,
+        /// Where it listens, if that is fixed (`--backend` beside a COMMAND); empty: a private endpoint a generation.
+        fixed: Vec<BackendAddress>,
+    },
+    /// Somebody else's servers.
+    Addresses(Vec<BackendAddress>),
+}
+
+/// One `--backend [LISTENER=]ADDR`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendAddress {
+    /// For that listener; `None`: for all.
+    pub listener: Option<String>,
+    /// Where it is.
+    pub address: BackendTarget,
+}
+
+/// The address of a backend, not yet resolved: names are, when a generation is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackendTarget {
+    /// A host name or an IP address, and a port.
+    Tcp(String, u16),
+    /// A unix socket's path.
+    Unix(PathBuf),
+}
+
+/// How a backend gets its private listening sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// It makes them, from `{addr}`, `{port}` or `{socket}`.
+    None,
+    /// Kept listeners at the numbers in `{fd}`.
+    Fd,
+    /// Kept listeners by LISTEN_FDS (sd_listen_fds(3)).
+    ListenFds,
+}
+
+/// Whether two generations may run at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// The new one beside the old one.
+    Overlap,
+    /// The old one ends before the new one starts; connections are held meanwhile.
+    Replace,
+}
+
+/// What is the process's: fixed for its life, but for the two limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProcessConfig {
+    /// The control socket.
+    pub control: PathBuf,
+    /// Locked; generation directories live in it.
+    pub runtime_dir: PathBuf,
+    /// The metrics endpoint as given; `None` is off.
+    pub metrics: Option<std::net::SocketAddr>,
+    /// Threads of the data path.
+    pub workers: usize,
+    /// Clients in any phase.
+    pub max_connections: u64,
+    /// Pending connections.
+    pub pending_max: u64,
+    /// After SIGTERM `/readyz` says 503 and accepting goes on for this long.
+    pub lame_duck: Duration,
+    /// Then all ends within this.
+    pub shutdown_timeout: Duration,
+}
+
+/// Everything, as read at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The process's part.
+    pub process: ProcessConfig,
+    /// At least one service, names unique.
+    pub services: Vec<ServiceConfig>,
+}
