@@ -323,11 +323,17 @@ impl Gate {
         let listeners: Vec<_> = self.registry().listeners.values().cloned().collect();
         let mut reader = Reader::new();
         for listener in listeners {
-            let queue = listener.socket.queue(&mut reader);
-            if let (Ok(queue), Ok(drops)) = (queue, listener.socket.drops()) {
-                listener.metrics.set_kernel(queue.len.into(), drops);
+            if let Some((backlog, drops)) = kernel(&listener, &mut reader) {
+                listener.metrics.set_kernel(backlog, drops);
             }
         }
+    }
+
+    /// How many connections wait in a listener's accept queue, and how many packets the kernel has dropped there; `None`
+    /// where that can't be read.
+    pub fn kernel(&self, listener: ListenerId) -> Option<(u64, u64)> {
+        let listener = self.registry().listeners.get(&listener).cloned()?;
+        kernel(&listener, &mut Reader::new())
     }
 
     /// Resets every connection that is left, counted as `shutdown`, and ends the workers.
@@ -352,4 +358,10 @@ impl Gate {
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Backlog and drops.
+fn kernel(listener: &SharedListener, reader: &mut Reader) -> Option<(u64, u64)> {
+    let queue = listener.socket.queue(reader).ok()?;
+    Some((queue.len.into(), listener.socket.drops().ok()?))
 }
