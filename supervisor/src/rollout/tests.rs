@@ -1,0 +1,5 @@
+//! The ladder, rule by rule, and its invariants under random sequences of events.
+
+mod ladder;
+mod properties;
+pub(crate) mod world;
