@@ -1,0 +1,92 @@
+//! Whether what the kernel has accepted for a generation has reached it. Until then a signal to the generation may reset it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use syngate_gate::Generation;
+use syngate_gate::accept_queue::Reader;
+
+/// Between two looks, at least.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// A look may take this share of the time: one over many sockets is a long dump, on the supervisor's thread.
+const SHARE: u32 = 10;
+
+/// Returns when the accept queues of all endpoints are empty and no handshake towards them is half done, seen twice. Endpoints
+/// of which nothing can be known count as empty. May be dropped at any moment.
+pub(crate) async fn emptied(generation: Arc<Generation>) {
+    let mut reader = Reader::new();
+    let mut seen = 0;
+    loop {
+        let began = Instant::now();
+        seen = if undelivered(&generation, &mut reader) == 0 {
+            seen + 1
+        } else {
+            0
+        };
+        if seen == 2 {
+            return;
+        }
+        tokio::time::sleep(AGAIN.max(began.elapsed() * SHARE)).await;
+    }
+}
+
+/// Connections that the kernel has taken on for the generation and that it hasn't accepted.
+pub(crate) fn undelivered(generation: &Generation, reader: &mut Reader) -> u32 {
+    let count = |reader: &mut Reader, probe| match reader.undelivered(probe) {
+        Ok(count) => count.unwrap_or(0),
+        Err(error) => {
+            tracing::debug!(generation = generation.number(), %error, "can't read an accept queue");
+            0
+        }
+    };
+    generation
+        .all_endpoints()
+        .map(|endpoint| count(reader, &endpoint.queue))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::task::Poll;
+
+    use syngate_gate::accept_queue::Probe;
+    use syngate_gate::{Endpoint, Target};
+
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_queue_is_empty_once_all_is_accepted() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let clients = [(); 3].map(|()| TcpStream::connect(address).unwrap());
+        let endpoint = Endpoint {
+            target: Target::Tcp(address),
+            queue: Probe::Tcp(address),
+        };
+        let generation = Generation::new(1, 1, vec![(None, vec![endpoint])]);
+        assert_eq!(undelivered(&generation, &mut Reader::new()), 3);
+        let mut emptied = std::pin::pin!(emptied(generation));
+        for _ in &clients {
+            assert!(poll(emptied.as_mut()).await.is_pending());
+            listener.accept().unwrap();
+        }
+        emptied.await;
+    }
+
+    async fn poll(future: std::pin::Pin<&mut impl Future<Output = ()>>) -> Poll<()> {
+        let mut future = future;
+        std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
+    }
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn what_cannot_be_known_counts_as_empty() {
+        let address = "192.0.2.1:80".parse().unwrap();
+        let endpoint = Endpoint {
+            target: Target::Tcp(address),
+            queue: Probe::Unknown,
+        };
+        emptied(Generation::new(1, 1, vec![(None, vec![endpoint])])).await;
+    }
+}

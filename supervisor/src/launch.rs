@@ -1,0 +1,362 @@
+//! What one generation of a command gets: a directory, private places to listen, placeholders and environment, kept listeners.
+//!
+//! How its connections reach it is seen from the command: `{socket}` is a unix socket, `{addr}` and `{port}` are TCP. With `pass`
+//! the listeners are made here: unix sockets, unless the command names `{addr}` or `{port}`, which then say where they are. A
+//! command that names none of them may take the place from its environment: then it gets both, and the one where it listens
+//! counts.
+//!
+//! With several listeners a placeholder stands for the first one, and `{addr_NAME}` for another, as `SYNGATE_ADDR_NAME` does.
+
+mod named;
+mod place;
+mod ready;
+mod resolve;
+
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use syngate_gate::accept_queue::{Probe, Reader};
+use syngate_gate::listener::KeptListener;
+use syngate_gate::{Endpoint, Endpoints, Target, proxy_protocol};
+
+use crate::child::{Child, Spawner};
+use crate::command::{Command, FIRST_DESCRIPTOR};
+use crate::config::{Backend, BackendAddress, Pass, ServiceConfig};
+use crate::leftovers::DIR_VARIABLE;
+use crate::notify::NotifySocket;
+use crate::occupied::require_free;
+use crate::readiness::{Proof, Ready};
+use crate::runtime_dir::GenerationDir;
+
+pub(crate) use named::check;
+use named::{Named, socket_path};
+pub(crate) use place::Places;
+use ready::Readiness;
+pub(crate) use resolve::{addresses, endpoints};
+
+/// Kept listeners, with the names of the public ones that they stand for, in their order.
+pub(crate) type Kept = Vec<(String, Arc<KeptListener>)>;
+
+/// Where each public listener's connections go: one of the ways in which a server may listen.
+type Way = Vec<(Option<String>, Target)>;
+
+/// What a generation of a command has.
+pub(crate) struct Site {
+    pub(crate) directory: GenerationDir,
+    pub(crate) kept: Kept,
+    number: u64,
+    /// One, or TCP and unix where the command doesn't tell.
+    ways: Vec<Way>,
+    env: Vec<(String, OsString)>,
+    placeholders: Vec<(String, String)>,
+}
+
+impl Site {
+    /// Makes what generation `number` needs to start. `kept` are those of the generation whose heir it is.
+    ///
+    /// # Errors
+    /// A sentence that says what can't be had.
+    pub(crate) async fn make(
+        config: &ServiceConfig,
+        number: u64,
+        directory: GenerationDir,
+        places: &Mutex<Places>,
+        kept: Option<Kept>,
+    ) -> Result<Site, String> {
+        let Backend::Command { argv, fixed } = &config.backend else {
+            return Err("there is no command to start".to_owned());
+        };
+        let mut site = Site {
+            directory,
+            kept: kept.unwrap_or_default(),
+            number,
+            ways: Vec::new(),
+            env: Vec::new(),
+            placeholders: Vec::new(),
+        };
+        let named = Named::in_command(argv);
+        if !fixed.is_empty() {
+            site.ways = vec![fixed_way(fixed).await?];
+        } else if config.pass == Pass::None {
+            site.ways = site.private(config, named, places)?;
+        } else {
+            if site.kept.is_empty() {
+                site.kept = site.keep(config, named, places)?;
+            }
+            let address = |(name, kept): &(String, Arc<KeptListener>)| {
+                (Some(name.clone()), kept.address().clone())
+            };
+            site.ways = vec![site.kept.iter().map(address).collect()];
+        }
+        site.describe(config);
+        Ok(site)
+    }
+
+    /// Places where the server is to listen.
+    fn private(
+        &self,
+        config: &ServiceConfig,
+        named: Named,
+        places: &Mutex<Places>,
+    ) -> Result<Vec<Way>, String> {
+        let mut tcp: Way = Vec::new();
+        let mut unix: Way = Vec::new();
+        for listener in &config.listeners {
+            let name = || Some(listener.name.clone());
+            let place =
+                take(places).map_err(|error| format!("no private port is free: {error}"))?;
+            tcp.push((name(), Target::Tcp(place)));
+            let path = socket_path(self.directory.path(), &listener.name);
+            unix.push((name(), Target::Unix(path)));
+        }
+        Ok(match named {
+            Named { unix: true, .. } => vec![unix],
+            Named { tcp: true, .. } => vec![tcp],
+            _ => vec![tcp, unix],
+        })
+    }
+
+    /// Listeners that are made here.
+    fn keep(
+        &self,
+        config: &ServiceConfig,
+        named: Named,
+        places: &Mutex<Places>,
+    ) -> Result<Kept, String> {
+        let make = || match named.tcp {
+            true => KeptListener::tcp(take(places)?),
+            false => KeptListener::unix(self.directory.path()),
+        };
+        let mut kept = Kept::new();
+        for listener in &config.listeners {
+            let made = make()
+                .map_err(|error| format!("can't make the listener that is passed: {error}"))?;
+            kept.push((listener.name.clone(), Arc::new(made)));
+        }
+        Ok(kept)
+    }
+
+    /// Fills in placeholders and environment.
+    fn describe(&mut self, config: &ServiceConfig) {
+        let directory = self.directory.path().to_string_lossy().into_owned();
+        let mut all = vec![
+            ("generation".to_owned(), self.number.to_string()),
+            ("dir".to_owned(), directory),
+        ];
+        for way in &self.ways {
+            for (index, listener) in config.listeners.iter().enumerate() {
+                let of = |(name, _): &&(Option<String>, Target)| {
+                    name.as_ref().is_none_or(|name| *name == listener.name)
+                };
+                let words = match way.iter().find(of) {
+                    Some((_, Target::Tcp(address))) => vec![
+                        ("addr", address.ip().to_string()),
+                        ("port", address.port().to_string()),
+                    ],
+                    Some((_, Target::Unix(path))) => {
+                        vec![("socket", path.to_string_lossy().into_owned())]
+                    }
+                    _ => Vec::new(),
+                };
+                add(&mut all, words, index, &listener.name);
+            }
+        }
+        for (index, (name, _)) in self.kept.iter().enumerate() {
+            let number = FIRST_DESCRIPTOR + index as i32;
+            add(&mut all, vec![("fd", number.to_string())], index, name);
+        }
+        let variable = |(word, value): &(String, String)| {
+            (format!("SYNGATE_{}", word.to_uppercase()), value.into())
+        };
+        self.env = all.iter().map(variable).collect();
+        let path = self.directory.path().as_os_str().to_owned();
+        self.env.push((DIR_VARIABLE.to_owned(), path));
+        self.placeholders = all;
+    }
+
+    /// A command line with its placeholders filled in.
+    pub(crate) fn fill(&self, argv: &[String]) -> Vec<String> {
+        let fill = |arg: &String| {
+            self.placeholders
+                .iter()
+                .fold(arg.clone(), |arg, (word, value)| {
+                    arg.replace(&format!("{{{word}}}"), value)
+                })
+        };
+        argv.iter().map(fill).collect()
+    }
+
+    /// Makes sure that nobody else listens where the generation is to listen: its readiness would prove nothing.
+    ///
+    /// # Errors
+    /// A sentence that names who does.
+    pub(crate) async fn refuses(&self) -> Result<(), String> {
+        if !self.kept.is_empty() {
+            return Ok(());
+        }
+        for (_, address) in self.ways.iter().flatten() {
+            require_free(address)
+                .await
+                .map_err(|occupied| occupied.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Starts the generation's process. What it needs for its proof of readiness is made before.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) fn spawn(
+        &self,
+        config: &ServiceConfig,
+        spawner: &Spawner,
+    ) -> Result<(Child, Readiness), String> {
+        let Backend::Command { argv, .. } = &config.backend else {
+            return Err("there is no command to start".to_owned());
+        };
+        let cannot =
+            |error: io::Error| format!("its proof of readiness can't be prepared: {error}");
+        let mut command = Command {
+            env: self.env.clone(),
+            ..Command::new(self.fill(argv))
+        };
+        command.listen_fds = config.pass == Pass::ListenFds;
+        for (name, kept) in &self.kept {
+            let copy = kept.as_fd().try_clone_to_owned().map_err(cannot)?;
+            command.listeners.push((name.clone(), copy));
+        }
+        let mut prepared = None;
+        let mut notify = None;
+        match &config.ready {
+            Ready::Notify => {
+                let socket = NotifySocket::bind(self.directory.path()).map_err(cannot)?;
+                let path = socket.path().as_os_str().to_owned();
+                command.env.push(("NOTIFY_SOCKET".to_owned(), path));
+                notify = Some(socket);
+            }
+            Ready::Fd(number) => {
+                let (proof, descriptor) = Proof::newline(*number).map_err(cannot)?;
+                command.descriptors.push(descriptor);
+                prepared = Some(proof);
+            }
+            _ => {}
+        }
+        let label = crate::output::Label {
+            service: config.name.as_str().into(),
+            generation: self.number,
+        };
+        let child = spawner
+            .spawn(command, Some(label))
+            .map_err(|error| error.to_string())?;
+        if let Err(error) = self.directory.record_leader(child.pid()) {
+            tracing::warn!(%error, "a later gate won't know this generation's process");
+        }
+        let leader = child.pid();
+        let proof = match (&config.ready, notify) {
+            (Ready::Notify, Some(socket)) => Some(Proof::Notify { socket, leader }),
+            (Ready::Exec(argv), _) => Some(Proof::Exec {
+                spawner: spawner.clone(),
+                argv: self.fill(argv),
+                env: self.env.clone(),
+            }),
+            (Ready::Tcp, _) if !self.kept.is_empty() => Some(Proof::Accepting {
+                leader,
+                listeners: self.kept.iter().map(|(_, kept)| Arc::clone(kept)).collect(),
+                hello: hello(config),
+            }),
+            _ => prepared,
+        };
+        let path = match &config.ready {
+            Ready::Http(path) => Some(path.clone()),
+            _ => None,
+        };
+        let connects = config.ready == Ready::Tcp;
+        let readiness = Readiness {
+            proof,
+            path,
+            connects,
+            ways: self.ways.clone(),
+            hello: hello(config),
+        };
+        Ok((child, readiness))
+    }
+
+    /// In which ways its server may listen.
+    pub(crate) fn ways(&self) -> Ways {
+        let probes = self
+            .kept
+            .iter()
+            .map(|(_, kept)| kept.probe().clone())
+            .collect();
+        Ways {
+            ways: self.ways.clone(),
+            probes,
+        }
+    }
+}
+
+/// The places of one generation.
+pub(crate) struct Ways {
+    ways: Vec<Way>,
+    /// Of kept listeners, in the order of the way.
+    probes: Vec<Probe>,
+}
+
+impl Ways {
+    /// What the gate dials, and how it reads the queues there.
+    ///
+    /// # Errors
+    /// The system refuses to tell.
+    pub(crate) fn endpoints(&self, way: usize) -> io::Result<Endpoints> {
+        let mut reader = Reader::new();
+        let mut endpoints = Endpoints::new();
+        for (index, (name, address)) in self.ways[way].iter().enumerate() {
+            let queue = match self.probes.get(index) {
+                Some(probe) => probe.clone(),
+                None => resolve::probe(address, &mut reader)?,
+            };
+            let endpoint = Endpoint {
+                target: address.clone(),
+                queue,
+            };
+            match endpoints.iter_mut().find(|(other, _)| other == name) {
+                Some((_, several)) => several.push(endpoint),
+                None => endpoints.push((name.clone(), vec![endpoint])),
+            }
+        }
+        Ok(endpoints)
+    }
+}
+
+/// What a probe says first.
+pub(crate) fn hello(config: &ServiceConfig) -> Vec<u8> {
+    let header = |version| proxy_protocol::header(version, None).to_vec();
+    config.gate.send_proxy.map(header).unwrap_or_default()
+}
+
+fn add(all: &mut Vec<(String, String)>, words: Vec<(&str, String)>, index: usize, name: &str) {
+    for (word, value) in words {
+        if index == 0 {
+            all.push((word.to_owned(), value.clone()));
+        }
+        all.push((format!("{word}_{name}"), value));
+    }
+}
+
+fn take(places: &Mutex<Places>) -> io::Result<SocketAddr> {
+    places.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+async fn fixed_way(fixed: &[BackendAddress]) -> Result<Way, String> {
+    let mut way = Way::new();
+    for (name, addresses) in addresses(fixed).await? {
+        way.extend(addresses.into_iter().map(|address| (name.clone(), address)));
+    }
+    Ok(way)
+}
+
+#[cfg(test)]
+mod tests;

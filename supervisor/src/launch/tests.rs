@@ -1,0 +1,162 @@
+//! What a command gets.
+
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::path::Path;
+
+use super::*;
+use crate::config::{BackendTarget, ListenerConfig};
+use crate::rollout::tests::world;
+use crate::runtime_dir::RuntimeDir;
+
+fn config(words: &[&str], listeners: &[&str], pass: Pass) -> ServiceConfig {
+    let listener = |name: &&str| ListenerConfig {
+        name: (*name).to_owned(),
+        address: syngate_gate::listener::Address::Port(80),
+    };
+    ServiceConfig {
+        listeners: listeners.iter().map(listener).collect(),
+        backend: Backend::Command {
+            argv: words.iter().map(|word| (*word).to_owned()).collect(),
+            fixed: Vec::new(),
+        },
+        pass,
+        ..world::config()
+    }
+}
+
+struct Made {
+    site: Site,
+    argv: Vec<String>,
+    env: HashMap<String, OsString>,
+    _directory: tempfile::TempDir,
+}
+
+async fn make(config: &ServiceConfig) -> Made {
+    let directory = tempfile::tempdir().unwrap();
+    let mut runtime = RuntimeDir::open(directory.path()).unwrap();
+    let generation = runtime.generation("default", 7).unwrap();
+    let places = Mutex::new(Places::new());
+    let site = Site::make(config, 7, generation, &places, None)
+        .await
+        .unwrap();
+    let Backend::Command { argv, .. } = &config.backend else {
+        panic!("no command")
+    };
+    let argv = site.fill(argv);
+    let env = site.env.iter().cloned().collect();
+    Made {
+        site,
+        argv,
+        env,
+        _directory: directory,
+    }
+}
+
+fn addresses(made: &Made, way: usize) -> Vec<(Option<String>, String)> {
+    let endpoints = made.site.ways().endpoints(way).unwrap();
+    let place = |endpoints: &[Endpoint]| endpoints[0].target.to_string();
+    endpoints
+        .iter()
+        .map(|(name, endpoints)| (name.clone(), place(endpoints)))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_command_on_tcp_gets_an_address_and_a_port() {
+    let config = config(
+        &["s", "{addr}:{port}", "{generation}", "{dir}"],
+        &["l0"],
+        Pass::None,
+    );
+    let made = make(&config).await;
+    let [(name, place)] = &addresses(&made, 0)[..] else {
+        panic!("one endpoint")
+    };
+    assert_eq!(name.as_deref(), Some("l0"));
+    let directory = made.site.directory.path().to_str().unwrap();
+    assert_eq!(made.argv, ["s", place, "7", directory]);
+    assert_eq!(made.env["SYNGATE_PORT"].to_str(), place.rsplit(':').next());
+    assert_eq!(made.env["SYNGATE_GENERATION"], "7");
+    assert_eq!(made.env[DIR_VARIABLE], directory);
+    assert!(made.site.refuses().await.is_ok());
+}
+
+#[tokio::test]
+async fn several_listeners_have_names() {
+    let words = ["s", "{socket}", "{socket_http}", "{socket_https}"];
+    let made = make(&config(&words, &["http", "https"], Pass::None)).await;
+    let directory = made.site.directory.path().to_str().unwrap();
+    let http = format!("{directory}/http.sock");
+    let https = format!("{directory}/https.sock");
+    assert_eq!(made.argv, ["s", &http, &http, &https]);
+    assert_eq!(
+        made.env["SYNGATE_SOCKET_HTTPS"].to_str(),
+        Some(https.as_str())
+    );
+}
+
+#[tokio::test]
+async fn passed_listeners_are_unix_sockets_unless_tcp_is_named() {
+    let made = make(&config(&["s", "{fd}", "{fd_b}"], &["a", "b"], Pass::Fd)).await;
+    assert_eq!(made.argv, ["s", "3", "4"]);
+    assert_eq!(made.env["SYNGATE_FD_B"], "4");
+    assert!(
+        made.site.ways[0]
+            .iter()
+            .all(|(_, target)| matches!(target, Target::Nameless(_)))
+    );
+    let made = make(&config(&["s", "{fd}", "{port}"], &["a"], Pass::Fd)).await;
+    let [(_, place)] = &addresses(&made, 0)[..] else {
+        panic!("one endpoint")
+    };
+    assert_eq!(made.argv, ["s", "3", place.rsplit(':').next().unwrap()]);
+}
+
+#[tokio::test]
+async fn a_command_that_names_nothing_gets_both() {
+    let made = make(&config(&["s"], &["l0"], Pass::None)).await;
+    for variable in ["SYNGATE_ADDR", "SYNGATE_PORT", "SYNGATE_SOCKET"] {
+        assert!(made.env.contains_key(variable), "{variable}");
+    }
+    let [tcp, unix] = &made.site.ways[..] else {
+        panic!("two ways")
+    };
+    assert!(matches!(&tcp[0].1, Target::Tcp(address) if address.ip().is_loopback()));
+    assert!(matches!(&unix[0].1, Target::Unix(path) if path.ends_with("l0.sock")));
+}
+
+#[tokio::test]
+async fn a_place_that_is_taken_is_refused_with_its_holder() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let address = BackendTarget::Tcp("127.0.0.1".to_owned(), port);
+    let mut config = config(&["s"], &["l0"], Pass::None);
+    let fixed = vec![BackendAddress {
+        listener: None,
+        address,
+    }];
+    config.backend = Backend::Command {
+        argv: vec!["s".to_owned()],
+        fixed,
+    };
+    let made = make(&config).await;
+    assert_eq!(addresses(&made, 0), [(None, format!("127.0.0.1:{port}"))]);
+    let error = made.site.refuses().await.unwrap_err();
+    assert!(
+        error.contains(&format!("pid {}", std::process::id())),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_path_that_can_get_too_long_is_seen_before() {
+    let config = config(&["s", "{socket}"], &["l0"], Pass::None);
+    assert_eq!(check(&config, Path::new("/run/syngate")), Ok(()));
+    let long = format!("/run/{}", "x".repeat(80));
+    let error = check(&config, Path::new(&long)).unwrap_err();
+    assert!(
+        error.ends_with("and 107 are possible: choose a shorter runtime_dir"),
+        "{error}"
+    );
+}
