@@ -3,8 +3,11 @@
 //!
 //! A handle never blocks the loop: the loop answers what it is asked, and whoever asked may have gone by then.
 
+use std::sync::Arc;
+
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use crate::board::Board;
 use crate::protocol::{Connection, Line, Request, Status, Step};
 
 /// Lines that an asker may be behind before it loses some. A run writes a dozen; its drain one a second.
@@ -35,6 +38,8 @@ pub enum Ask {
         /// The list, or a sentence that says why there is none.
         answer: oneshot::Sender<Result<Vec<Connection>, String>>,
     },
+    /// SIGTERM or SIGINT: a bounded stop; the second time at once.
+    Shutdown,
 }
 
 /// The loop has ended, or ends: nobody answers any more.
@@ -48,6 +53,7 @@ pub struct Handle {
     asks: mpsc::UnboundedSender<Ask>,
     steps: broadcast::Sender<Step>,
     ready: watch::Receiver<Result<(), String>>,
+    board: Arc<Board>,
 }
 
 /// The loop's side.
@@ -59,6 +65,8 @@ pub struct Asked {
     pub steps: broadcast::Sender<Step>,
     /// What `/readyz` says, kept up to date by the loop; the error says why not.
     pub ready: watch::Sender<Result<(), String>>,
+    /// What other threads may look at.
+    pub board: Arc<Board>,
 }
 
 /// Makes both sides; not ready yet.
@@ -66,12 +74,20 @@ pub fn pair() -> (Handle, Asked) {
     let (ask, asks) = mpsc::unbounded_channel();
     let (steps, _) = broadcast::channel(STEPS);
     let (ready, readiness) = watch::channel(Err("the gate is starting".to_owned()));
+    let board = Arc::new(Board::new());
     let handle = Handle {
         asks: ask,
         steps: steps.clone(),
         ready: readiness,
+        board: Arc::clone(&board),
     };
-    (handle, Asked { asks, steps, ready })
+    let asked = Asked {
+        asks,
+        steps,
+        ready,
+        board,
+    };
+    (handle, asked)
 }
 
 impl Handle {
@@ -111,6 +127,30 @@ impl Handle {
     /// What `/readyz` says, without a turn of the loop; the error says why not.
     pub fn ready(&self) -> Result<(), String> {
         self.ready.borrow().clone()
+    }
+
+    /// SIGHUP: a reload of everything, with nobody to answer.
+    pub fn reload_all(&self) {
+        drop(self.request(Request::Reload {
+            service: None,
+            drained: false,
+        }));
+    }
+
+    /// SIGTERM or SIGINT: a bounded stop; the second time at once.
+    pub fn shutdown(&self) {
+        // The loop may have ended by itself.
+        let _ = self.asks.send(Ask::Shutdown);
+    }
+
+    /// What `/livez` says: the loop and every worker have turned within 10 s. Never blocks.
+    pub fn live(&self) -> bool {
+        self.board.live()
+    }
+
+    /// Refreshes the gauges that have to be read from the kernel and the workers: to be called before a scrape.
+    pub fn sample(&self) {
+        self.board.sample();
     }
 
     async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T, Stopping> {

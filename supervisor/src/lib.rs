@@ -1,13 +1,16 @@
-//! The processes behind the gate.
+//! The processes behind the gate: generations, the ladder from check to drain, and the control socket.
 
 mod accepting;
 mod backend_address;
+mod board;
 pub mod child;
 pub mod command;
 pub mod config;
 pub mod control;
 mod dial;
+mod drain;
 pub mod handle;
+mod launch;
 pub mod leftovers;
 pub mod notify;
 pub mod occupied;
@@ -16,5 +19,7 @@ mod procfs;
 pub mod protocol;
 pub mod readiness;
 pub mod reaper;
+pub mod rollout;
 pub mod runtime_dir;
+pub mod supervisor;
 mod sys;

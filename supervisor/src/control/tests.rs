@@ -35,6 +35,7 @@ impl Fixture {
                 mut asks,
                 steps,
                 ready,
+                ..
             },
         ) = pair();
         let (verb, verbs) = mpsc::unbounded_channel();
@@ -54,6 +55,7 @@ impl Fixture {
                         assert_eq!(service, "web");
                         drop(answer.send(Ok(vec![connection(generation)])));
                     }
+                    Ask::Shutdown => {}
                 }
             }
         });

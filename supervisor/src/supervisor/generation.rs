@@ -1,0 +1,352 @@
+//! One generation of a service, as the supervisor has it: process, place, endpoints, and the tasks that watch it.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::Signal;
+use syngate_gate::listener::KeptListener;
+use syngate_gate::{Endpoints, Generation, ListenerId, ServiceId, Target};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::context::{Context, Message};
+use crate::child::{Child, Spawner};
+use crate::config::{Backend, ServiceConfig};
+use crate::dial;
+use crate::launch::{self, Kept, Places, Site};
+use crate::protocol::GenerationState;
+use crate::readiness::{NotReady, Proof, Ready};
+use crate::rollout::{End, Event};
+use crate::runtime_dir::GenerationDir;
+
+/// What a start has made.
+pub(super) struct Started {
+    child: Child,
+    site: Site,
+}
+
+/// A generation that isn't forgotten.
+pub(super) struct Live {
+    pub(super) config: Arc<ServiceConfig>,
+    pub(super) began: Instant,
+    /// When its process came to be.
+    pub(super) started: Option<Instant>,
+    /// When another one took its place.
+    pub(super) replaced: Option<Instant>,
+    pub(super) state: GenerationState,
+    /// Known once it is ready.
+    pub(super) gate: Option<Arc<Generation>>,
+    pub(super) queue_watch: Option<AbortOnDropHandle<()>>,
+    pub(super) watch_leases: bool,
+    process: Option<Started>,
+    /// Also those that it took over and hasn't come to use.
+    kept: Kept,
+    /// Signals that came before the process.
+    called_off: Vec<Signal>,
+    /// Starts it, and says when it is ready and when it ends.
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Where a generation's start says how it goes.
+#[derive(Clone)]
+struct Report {
+    messages: mpsc::UnboundedSender<Message>,
+    service: ServiceId,
+    number: u64,
+}
+
+impl Report {
+    fn send(&self, message: Message) {
+        // Without a loop nobody needs to know.
+        let _ = self.messages.send(message);
+    }
+
+    fn event(&self, event: Event) {
+        self.send(Message::Event(self.service, event));
+    }
+
+    fn not_started(&self, why: String) {
+        self.event(Event::Ended(self.number, End::NotStarted(why)));
+    }
+
+    fn ready(&self, endpoints: io::Result<Endpoints>) {
+        match endpoints {
+            Ok(endpoints) => self.send(Message::Ready(self.service, self.number, endpoints)),
+            Err(error) => {
+                let why = format!("its accept queue can't be found: {error}");
+                self.event(Event::NotReady(self.number, why));
+            }
+        }
+    }
+
+    fn not_ready(&self, error: NotReady) {
+        let why = match error {
+            NotReady::InTime { within, why } => format!("{why} (for {within:?})"),
+            other => other.to_string(),
+        };
+        self.event(Event::NotReady(self.number, why));
+    }
+}
+
+impl Live {
+    /// Begins to start a generation. `kept` are the listeners of the one whose heir it is.
+    pub(super) fn start(
+        cx: &mut Context,
+        service: ServiceId,
+        number: u64,
+        config: Arc<ServiceConfig>,
+        kept: Option<Kept>,
+    ) -> Live {
+        let report = Report {
+            messages: cx.messages.clone(),
+            service,
+            number,
+        };
+        let inherited = kept.clone().unwrap_or_default();
+        let task = match &config.backend {
+            Backend::Command { .. } => match cx.runtime_dir.generation(&config.name, number) {
+                Ok(directory) => {
+                    let (spawner, places) = (cx.spawner.clone(), Arc::clone(&cx.places));
+                    tokio::spawn(process(
+                        report,
+                        Arc::clone(&config),
+                        directory,
+                        spawner,
+                        places,
+                        kept,
+                    ))
+                }
+                Err(error) => {
+                    report.not_started(error.to_string());
+                    tokio::spawn(async {})
+                }
+            },
+            Backend::Addresses(_) => {
+                tokio::spawn(addresses(report, Arc::clone(&config), cx.spawner.clone()))
+            }
+        };
+        Live {
+            config,
+            began: Instant::now(),
+            started: None,
+            replaced: None,
+            state: GenerationState::Starting,
+            gate: None,
+            queue_watch: None,
+            watch_leases: false,
+            process: None,
+            kept: inherited,
+            called_off: Vec::new(),
+            _task: AbortOnDropHandle::new(task),
+        }
+    }
+
+    /// Its process runs.
+    pub(super) fn started(&mut self, started: Started) {
+        self.started = Some(Instant::now());
+        self.kept = started.site.kept.clone();
+        self.process = Some(started);
+        for signal in std::mem::take(&mut self.called_off) {
+            self.signal(signal);
+        }
+    }
+
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.process.as_ref().map(|process| process.child.pid())
+    }
+
+    /// Signals the process: the whole group with SIGKILL, else its leader. One that isn't there yet gets it when it is.
+    pub(super) fn signal(&mut self, signal: Signal) {
+        match &self.process {
+            None => self.called_off.push(signal),
+            Some(process) if signal == Signal::SIGKILL => process.child.kill_group(),
+            Some(process) => {
+                if let Err(error) = process.child.signal(signal) {
+                    tracing::warn!(pid = process.child.pid(), %signal, %error, "can't signal a backend");
+                }
+            }
+        }
+    }
+
+    /// Its kept listeners, for its heir.
+    pub(super) fn bequeath(&mut self) -> Option<Kept> {
+        let kept = std::mem::take(&mut self.kept);
+        (!kept.is_empty()).then_some(kept)
+    }
+
+    /// Lets go of it. What is left in its kept listeners is accepted for `listeners`, the public ones by name.
+    pub(super) fn forget(self, cx: &Context, listeners: &[(String, ListenerId)]) {
+        // Drops the child, which ends what is left of its group.
+        let directory = self.process.map(|process| process.site.directory);
+        let public = |(name, kept)| {
+            let listener = listeners.iter().find(|(other, _)| *other == name)?;
+            Some((listener.1, kept))
+        };
+        let left: Vec<(ListenerId, Arc<KeptListener>)> =
+            self.kept.into_iter().filter_map(public).collect();
+        let gate = Arc::clone(&cx.gate);
+        cx.clean_up.spawn(async move {
+            for (listener, kept) in left {
+                match kept.adopt("kept") {
+                    Ok(left) => gate.adopt(listener, left).await,
+                    Err(error) => {
+                        tracing::warn!(%error, "connections left in a kept listener are lost");
+                    }
+                }
+            }
+            let Some(directory) = directory else { return };
+            if let Err(error) = directory.end_processes().await {
+                tracing::warn!(%error, "a generation has left processes");
+            }
+            if let Err(error) = directory.remove() {
+                tracing::warn!(%error, "a generation's directory stays");
+            }
+        });
+    }
+}
+
+/// Starts a process, waits until it is ready, and until it ends.
+async fn process(
+    report: Report,
+    config: Arc<ServiceConfig>,
+    directory: GenerationDir,
+    spawner: Spawner,
+    places: Arc<Mutex<Places>>,
+    kept: Option<Kept>,
+) {
+    let number = report.number;
+    let path = directory.path().to_owned();
+    let spawn = async {
+        let site = Site::make(&config, number, directory, &places, kept).await?;
+        site.refuses().await?;
+        let (child, readiness) = site.spawn(&config, &spawner)?;
+        Ok((site, child, readiness))
+    };
+    let (site, child, readiness) = match spawn.await {
+        Ok(spawned) => spawned,
+        Err(why) => {
+            // What can't be removed now is at the next start.
+            let _ = std::fs::remove_dir_all(path);
+            return report.not_started(why);
+        }
+    };
+    let mut exited = std::pin::pin!(child.exited());
+    let output = child.output().clone();
+    let ways = site.ways();
+    report.send(Message::Started(
+        report.service,
+        number,
+        Box::new(Started { child, site }),
+    ));
+    let exit = tokio::select! {
+        biased;
+        exit = &mut exited => exit,
+        ready = readiness.wait(config.ready_timeout) => {
+            match ready {
+                Ok(way) => report.ready(ways.endpoints(way)),
+                Err(error) => report.not_ready(error),
+            }
+            exited.await
+        }
+    };
+    let last_line = output.last_lines(1).pop();
+    report.event(Event::Ended(
+        number,
+        End::Exited {
+            how: exit.to_string(),
+            last_line,
+        },
+    ));
+}
+
+/// Waits until servers that somebody else runs are ready.
+async fn addresses(report: Report, config: Arc<ServiceConfig>, spawner: Spawner) {
+    let Backend::Addresses(backends) = &config.backend else {
+        return;
+    };
+    let addresses = match launch::addresses(backends).await {
+        Ok(addresses) => addresses,
+        Err(why) => return report.event(Event::NotReady(report.number, why)),
+    };
+    let groups = addresses.iter().map(|(_, group)| group.clone()).collect();
+    if let Err(error) = ready(&config, groups, spawner).await {
+        return report.not_ready(error);
+    }
+    report.ready(launch::endpoints(addresses));
+}
+
+/// Every listener has a server that is ready.
+async fn ready(
+    config: &ServiceConfig,
+    groups: Vec<Vec<Target>>,
+    spawner: Spawner,
+) -> Result<(), NotReady> {
+    if let Ready::Exec(argv) = &config.ready {
+        let proof = Proof::Exec {
+            spawner,
+            argv: argv.clone(),
+            env: Vec::new(),
+        };
+        return proof.wait(config.ready_timeout).await;
+    }
+    let hello = launch::hello(config);
+    for group in groups {
+        let mut proofs = JoinSet::new();
+        for endpoint in group {
+            let hello = hello.clone();
+            let proof = match &config.ready {
+                Ready::Http(path) => Proof::Http {
+                    endpoint,
+                    hello,
+                    path: path.clone(),
+                },
+                _ => Proof::Connect {
+                    endpoints: vec![endpoint],
+                    hello,
+                },
+            };
+            proofs.spawn(proof.wait(config.ready_timeout));
+        }
+        let mut result = Ok(());
+        while let Some(Ok(proof)) = proofs.join_next().await {
+            result = proof;
+            if result.is_ok() {
+                break;
+            }
+        }
+        result?;
+    }
+    Ok(())
+}
+
+/// Returns when some endpoint of the active generation takes a connection.
+pub(super) async fn answers(
+    mut active: tokio::sync::watch::Receiver<Option<Arc<Generation>>>,
+    hello: Vec<u8>,
+) {
+    loop {
+        let targets: Vec<_> = match &*active.borrow_and_update() {
+            Some(generation) => generation
+                .all_endpoints()
+                .map(|endpoint| endpoint.target.clone())
+                .collect(),
+            None => Vec::new(),
+        };
+        for target in targets {
+            if dial::greet(&target, &hello).await.is_ok() {
+                return;
+            }
+        }
+        tokio::time::sleep(crate::readiness::CONNECT_AGAIN).await;
+    }
+}
+
+/// The names of endpoints, for people.
+pub(super) fn places(endpoints: &Generation) -> Vec<String> {
+    endpoints
+        .all_endpoints()
+        .map(|endpoint| endpoint.target.to_string())
+        .collect()
+}

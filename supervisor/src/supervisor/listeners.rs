@@ -1,0 +1,138 @@
+//! A service's public listeners: bound by a run, opened at its flip, closed when nothing needs them any more.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use syngate_gate::ListenerId;
+use syngate_gate::listener::{self, Listener, Options};
+use syngate_metrics::ConnectionState::{Connecting, Greeting, Pending};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::context::{Context, Message};
+use super::service::Service;
+use crate::config::{ListenerConfig, ServiceConfig};
+
+/// How often a service that ends looks whether anything is pending.
+const PENDING_AGAIN: Duration = Duration::from_millis(10);
+
+/// A public listener that accepts.
+pub(super) struct Open {
+    pub(super) config: ListenerConfig,
+    pub(super) id: ListenerId,
+    /// As bound.
+    pub(super) address: String,
+}
+
+impl Service {
+    /// Binds what is new. Nothing accepts yet.
+    pub(super) fn bind(&mut self, cx: &mut Context, config: &ServiceConfig) -> Result<(), String> {
+        self.bound.clear();
+        for listener in &config.listeners {
+            if self.listeners.iter().any(|open| open.config == *listener) {
+                continue;
+            }
+            for socket in bind(cx, config, listener)? {
+                self.bound.push((listener.clone(), socket));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is bound begins to accept.
+    pub(super) async fn open(&mut self, cx: &Context) {
+        for (config, socket) in std::mem::take(&mut self.bound) {
+            let address = socket.address().to_string();
+            tracing::info!(service = self.name, listener = config.name, %address, family = %socket.family(), backlog = socket.backlog(), "listening");
+            let id = cx.gate.open(self.id, socket).await;
+            self.opened.push(config.clone());
+            self.listeners.push(Open {
+                config,
+                id,
+                address,
+            });
+        }
+    }
+
+    /// Closes the public listeners, waits until nothing is pending or `end`, and says so.
+    pub(super) fn empty(&mut self, cx: &Context, end: Option<Instant>) {
+        let (gate, messages, id) = (Arc::clone(&cx.gate), cx.messages.clone(), self.id);
+        let listeners: Vec<ListenerId> = self.listeners.drain(..).map(|open| open.id).collect();
+        let metrics = Arc::clone(&self.metrics);
+        tokio::spawn(async move {
+            let empty = async {
+                for listener in listeners {
+                    gate.close(listener).await;
+                }
+                while [Greeting, Pending, Connecting]
+                    .into_iter()
+                    .any(|state| metrics.open(state) > 0)
+                {
+                    sleep(PENDING_AGAIN).await;
+                }
+            };
+            match end {
+                Some(end) => drop(timeout_at(end, empty).await),
+                None => empty.await,
+            }
+            let _ = messages.send(Message::Emptied(id));
+        });
+    }
+}
+
+/// Closes listeners beside whatever else goes on.
+pub(super) fn close(cx: &Context, listeners: Vec<Open>) {
+    let gate = Arc::clone(&cx.gate);
+    tokio::spawn(async move {
+        for open in listeners {
+            gate.close(open.id).await;
+        }
+    });
+}
+
+/// The sockets of a listener: one, or all inherited ones of its name.
+fn bind(
+    cx: &mut Context,
+    config: &ServiceConfig,
+    listener: &ListenerConfig,
+) -> Result<Vec<Listener>, String> {
+    let options = Options {
+        backlog: config.backlog,
+        keepalive: config.keepalive,
+        v6only: v4_stands_beside(cx, config, listener),
+    };
+    let listener::Address::Inherited(name) = &listener.address else {
+        let socket = listener::bind(&listener.name, &listener.address, &options);
+        return Ok(vec![socket.map_err(|error| error.to_string())?]);
+    };
+    let Some(sockets) = cx.inherited.get(name) else {
+        return Err(format!(
+            "no socket named {name} was inherited: see FileDescriptorName= in systemd.socket(5)"
+        ));
+    };
+    let take = |socket: &OwnedFd| {
+        let copy = socket
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| error.to_string())?;
+        listener::from_inherited(&listener.name, copy, &options).map_err(|error| error.to_string())
+    };
+    sockets.iter().map(take).collect()
+}
+
+/// Whether an IPv4 listener has the port of this one, so that `[::]` must leave IPv4 alone.
+fn v4_stands_beside(cx: &Context, config: &ServiceConfig, listener: &ListenerConfig) -> bool {
+    let listener::Address::Tcp(own) = &listener.address else {
+        return false;
+    };
+    let others = cx
+        .config
+        .services
+        .iter()
+        .filter(|service| service.name != config.name);
+    let mut all = config
+        .listeners
+        .iter()
+        .chain(others.flat_map(|service| &service.listeners));
+    all.any(|other| matches!(&other.address, listener::Address::Tcp(other) if other.is_ipv4() && other.port() == own.port()))
+}

@@ -1,0 +1,403 @@
+//! One service: its rollout, and the hands that do what the rollout says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nix::sys::signal::Signal;
+use syngate_gate::listener::Listener;
+use syngate_gate::{Endpoints, Generation, ServiceId};
+use syngate_metrics::{CloseReason, GenerationState as Gauge, ReloadOutcome, ReloadPhase};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::context::{Context, wall_clock};
+use super::generation::Live;
+use super::listeners::{Open, close};
+use crate::config::{Backend, BackendAddress, ListenerConfig, ServiceConfig};
+use crate::protocol::{GenerationState, LastReload, Step};
+use crate::rollout::{Action, Event, Rollout, Source};
+
+/// The addresses that `activate` put in place of the file's backend, until the file says something new.
+struct Activated {
+    file: Backend,
+    backends: Vec<BackendAddress>,
+}
+
+pub(super) struct Service {
+    pub(super) id: ServiceId,
+    pub(super) name: String,
+    pub(super) rollout: Rollout,
+    pub(super) metrics: Arc<syngate_metrics::Service>,
+    pub(super) listeners: Vec<Open>,
+    pub(super) last_reload: Option<LastReload>,
+    /// Its first run has ended, however.
+    pub(super) begun: bool,
+    /// It has had an active generation.
+    pub(super) served: bool,
+    /// Since when it has none.
+    pub(super) idle_since: Instant,
+    /// It isn't in the configuration any more.
+    pub(super) removed: bool,
+    pub(super) lives: BTreeMap<u64, Live>,
+    /// Bound by the run, not accepting yet.
+    pub(super) bound: Vec<(ListenerConfig, Listener)>,
+    /// Opened by the run: closed again if it fails.
+    pub(super) opened: Vec<ListenerConfig>,
+    activated: Option<Activated>,
+    pub(super) active: watch::Sender<Option<Arc<Generation>>>,
+    run_began: Instant,
+    pub(super) check_began: Instant,
+    pub(super) check: Option<AbortOnDropHandle<()>>,
+    pub(super) hold: Option<AbortOnDropHandle<()>>,
+    pub(super) probe: Option<AbortOnDropHandle<()>>,
+    retired: u64,
+    failed: u64,
+}
+
+impl Service {
+    pub(super) async fn new(
+        cx: &Context,
+        metrics: Arc<syngate_metrics::Service>,
+        config: ServiceConfig,
+    ) -> Service {
+        let id = cx.gate.add_service(&config.name, config.gate.clone()).await;
+        let now = Instant::now();
+        Service {
+            id,
+            name: config.name.clone(),
+            rollout: Rollout::new(Arc::new(config)),
+            metrics,
+            listeners: Vec::new(),
+            last_reload: None,
+            begun: false,
+            served: false,
+            idle_since: now,
+            removed: false,
+            lives: BTreeMap::new(),
+            bound: Vec::new(),
+            opened: Vec::new(),
+            activated: None,
+            active: watch::Sender::new(None),
+            run_began: now,
+            check_began: now,
+            check: None,
+            hold: None,
+            probe: None,
+            retired: 0,
+            failed: 0,
+        }
+    }
+
+    /// Feeds the rollout, and does what it says.
+    pub(super) async fn feed(&mut self, cx: &mut Context, event: Event) {
+        if let Event::Ended(number, _) = &event
+            && let Some(generation) = self.lives.get(number).and_then(|live| live.gate.as_ref())
+        {
+            generation.set_ended();
+        }
+        if matches!(event, Event::Checked(..)) {
+            self.metrics
+                .observe_phase(ReloadPhase::Check, self.check_began.elapsed());
+        }
+        for action in self.rollout.handle(cx.now(), event) {
+            self.act(cx, action).await;
+        }
+        self.show(cx);
+    }
+
+    /// A generation has proven that it is ready.
+    pub(super) async fn ready(&mut self, cx: &mut Context, number: u64, endpoints: Endpoints) {
+        let Some(live) = self.lives.get_mut(&number) else {
+            return;
+        };
+        live.gate = Some(Generation::new(number, cx.workers, endpoints));
+        let since = live.started.unwrap_or(live.began);
+        self.metrics
+            .observe_phase(ReloadPhase::Ready, since.elapsed());
+        self.feed(cx, Event::Ready(number)).await;
+    }
+
+    async fn act(&mut self, cx: &mut Context, action: Action) {
+        match action {
+            Action::Load(run, source) => {
+                self.run_began = Instant::now();
+                let config = self.load(cx, source).map(Arc::new);
+                cx.event(self.id, Event::Loaded(run, config));
+            }
+            Action::Check(run, config) => self.begin_check(cx, run, config),
+            Action::CancelCheck => self.check = None,
+            Action::Open(run, config) => {
+                let result = self.bind(cx, &config);
+                if result.is_ok() {
+                    cx.gate.apply(self.id, config.gate.clone()).await;
+                }
+                cx.event(self.id, Event::Opened(run, result));
+            }
+            Action::Start {
+                generation,
+                config,
+                heir_of,
+            } => {
+                let older = heir_of.and_then(|older| self.lives.get_mut(&older));
+                let kept = older.and_then(Live::bequeath);
+                let live = Live::start(cx, self.id, generation, config, kept);
+                self.lives.insert(generation, live);
+            }
+            Action::Activate(number) => self.activate(cx, number).await,
+            Action::WatchQueue(number) => self.watch_queue(cx, number),
+            Action::WatchLeases(number) => {
+                if let Some(live) = self.lives.get_mut(&number) {
+                    live.watch_leases = true;
+                }
+                self.released(cx, number);
+            }
+            Action::Reset(number) => {
+                let reason = if cx.stopping {
+                    CloseReason::Shutdown
+                } else {
+                    CloseReason::DrainTimeout
+                };
+                let live = self.lives.get(&number).and_then(|live| live.gate.as_ref());
+                let connections = live.map_or(0, |generation| generation.leases());
+                tracing::warn!(service = self.name, generation = number, connections, %reason, "resetting what is left");
+                cx.gate.reset(self.id, number, reason).await;
+            }
+            Action::Signal(number, signal) => self.signal(number, signal),
+            Action::Kill(number) => self.signal(number, Signal::SIGKILL),
+            Action::Forget(number) => self.forget(cx, number),
+            Action::Hold => self.begin_hold(cx).await,
+            Action::Release => {
+                self.hold = None;
+                self.probe = None;
+                cx.gate.hold(self.id, false).await;
+            }
+            Action::Probe => self.begin_probe(cx),
+            Action::Step {
+                generation,
+                step,
+                message,
+            } => self.step(cx, generation, step, message),
+            Action::Finished {
+                outcome, message, ..
+            } => self.finished(cx, outcome, message),
+            Action::Retrying => self.metrics.reload_finished(ReloadOutcome::Retried),
+            Action::Restarting => self.metrics.backend_restarted(),
+            Action::Answer(caller, exit, message) => {
+                cx.calls.answer(caller, &self.name, exit, message);
+            }
+        }
+    }
+
+    /// The configuration of a run that begins now.
+    fn load(&mut self, cx: &mut Context, source: Source) -> Result<ServiceConfig, String> {
+        let file = match source {
+            Source::File { all } => {
+                let config = cx.load()?;
+                let found = config
+                    .services
+                    .into_iter()
+                    .find(|service| service.name == self.name);
+                let mut found = found.ok_or_else(|| {
+                    format!(
+                        "service {} isn't in the configuration: reload without a name to end it",
+                        self.name
+                    )
+                })?;
+                if !all {
+                    found.listeners = self
+                        .listeners
+                        .iter()
+                        .map(|open| open.config.clone())
+                        .collect();
+                    // A listener may have several inherited sockets.
+                    found.listeners.dedup();
+                }
+                found
+            }
+            Source::Addresses(backends) => {
+                let mut config = ServiceConfig::clone(self.rollout.config());
+                let file = match self.activated.take() {
+                    Some(activated) => activated.file,
+                    None => config.backend,
+                };
+                config.backend = Backend::Addresses(backends.clone());
+                self.activated = Some(Activated { file, backends });
+                return Ok(config);
+            }
+        };
+        Ok(self.keep_activated(file))
+    }
+
+    /// `activate` counts until the file's backend changes.
+    fn keep_activated(&mut self, mut config: ServiceConfig) -> ServiceConfig {
+        match &self.activated {
+            Some(activated) if activated.file == config.backend => {
+                config.backend = Backend::Addresses(activated.backends.clone());
+            }
+            _ => self.activated = None,
+        }
+        config
+    }
+
+    /// What `activate` put in place of the configuration's backend.
+    pub(super) fn activated(&self) -> Option<Vec<String>> {
+        let activated = self.activated.as_ref()?;
+        Some(
+            activated
+                .backends
+                .iter()
+                .map(|backend| format!("{:?}", backend.address))
+                .collect(),
+        )
+    }
+
+    async fn activate(&mut self, cx: &mut Context, number: Option<u64>) {
+        let began = Instant::now();
+        for live in self
+            .lives
+            .values_mut()
+            .filter(|live| live.state == GenerationState::Active)
+        {
+            let ended = live
+                .gate
+                .as_ref()
+                .is_some_and(|generation| generation.ended());
+            live.replaced = (!ended).then_some(began);
+        }
+        let mut live = number.and_then(|number| self.lives.get_mut(&number));
+        if let Some(live) = &mut live {
+            live.replaced = None;
+        }
+        let config = live.as_ref().map(|live| Arc::clone(&live.config));
+        let generation = live.and_then(|live| live.gate.clone());
+        self.idle_since = began;
+        self.served |= generation.is_some();
+        self.metrics.set_active(number.unwrap_or(0));
+        self.active.send_replace(generation.clone());
+        cx.gate.activate(self.id, generation).await;
+        if number.is_some() {
+            self.metrics
+                .observe_phase(ReloadPhase::Flip, began.elapsed());
+        }
+        let has = |listener: &ListenerConfig| {
+            config
+                .as_ref()
+                .is_some_and(|config| config.listeners.contains(listener))
+        };
+        if self.bound.iter().all(|(listener, _)| has(listener)) {
+            self.open(cx).await;
+        }
+    }
+
+    fn signal(&mut self, number: u64, signal: Signal) {
+        tracing::debug!(service = self.name, generation = number, %signal, "signal");
+        if let Some(live) = self.lives.get_mut(&number) {
+            live.signal(signal);
+        }
+    }
+
+    fn forget(&mut self, cx: &Context, number: u64) {
+        let Some(live) = self.lives.remove(&number) else {
+            return;
+        };
+        match live.replaced {
+            Some(since) => {
+                self.metrics
+                    .observe_phase(ReloadPhase::Drain, since.elapsed());
+                self.retired += 1;
+            }
+            None => self.failed += 1,
+        }
+        let listeners: Vec<_> = self
+            .listeners
+            .iter()
+            .map(|open| (open.config.name.clone(), open.id))
+            .collect();
+        live.forget(cx, &listeners);
+    }
+
+    fn step(&mut self, cx: &Context, generation: Option<u64>, step: &str, message: String) {
+        let number = generation.map(tracing::field::display);
+        match step {
+            "failed" => tracing::warn!(service = self.name, generation = number, step, "{message}"),
+            _ => tracing::info!(service = self.name, generation = number, step, "{message}"),
+        }
+        cx.calls.tell(&Step {
+            at: wall_clock(),
+            elapsed_seconds: self.run_began.elapsed().as_secs_f64(),
+            service: self.name.clone(),
+            generation,
+            step: step.to_owned(),
+            message,
+        });
+    }
+
+    /// A run has ended: what it opened and doesn't need is closed, or what isn't needed any more.
+    fn finished(&mut self, cx: &Context, outcome: ReloadOutcome, message: String) {
+        self.metrics.reload_finished(outcome);
+        self.begun = true;
+        self.bound.clear();
+        let opened = std::mem::take(&mut self.opened);
+        let config = Arc::clone(self.rollout.config());
+        let stays = |open: &Open| match outcome {
+            ReloadOutcome::Success => config.listeners.contains(&open.config),
+            _ => !opened.contains(&open.config),
+        };
+        let closing: Vec<Open> = self.listeners.extract_if(.., |open| !stays(open)).collect();
+        close(cx, closing);
+        self.last_reload = Some(LastReload {
+            outcome: outcome.to_string(),
+            message,
+            at: wall_clock(),
+            seconds: self.run_began.elapsed().as_secs_f64(),
+        });
+    }
+
+    /// Brings gauges and what others may look at up to date.
+    fn show(&mut self, cx: &Context) {
+        let mut counts = [0; 4];
+        for generation in self.rollout.generations() {
+            let state = generation.state();
+            if let Some(live) = self.lives.get_mut(&generation.number()) {
+                live.state = state;
+            }
+            match state {
+                GenerationState::Starting => counts[0] += 1,
+                GenerationState::Ready => counts[1] += 1,
+                GenerationState::Active => counts[2] += 1,
+                _ => counts[3] += 1,
+            }
+        }
+        let states = [
+            Gauge::Starting,
+            Gauge::Ready,
+            Gauge::Active,
+            Gauge::Draining,
+        ];
+        for (state, count) in states.into_iter().zip(counts) {
+            self.metrics.set_generations(state, count);
+        }
+        self.metrics.set_generations(Gauge::Retired, self.retired);
+        self.metrics.set_generations(Gauge::Failed, self.failed);
+        self.metrics.set_held(self.rollout.held());
+        let all = self.lives.values().filter_map(|live| live.gate.clone());
+        cx.board.watch(self.id, &self.metrics, all.collect());
+    }
+
+    /// Why `/readyz` says no, if it does.
+    pub(super) fn not_ready(&self) -> Option<String> {
+        let patience = self.rollout.config().gate.pending_timeout / 2;
+        let name = &self.name;
+        if !self.served {
+            return (!self.removed).then(|| format!("{name} hasn't had an active generation yet"));
+        }
+        let idle = self.rollout.active().is_none() && self.idle_since.elapsed() >= patience;
+        idle.then(|| {
+            format!(
+                "{name} has had no active generation for {:?}",
+                self.idle_since.elapsed()
+            )
+        })
+    }
+}

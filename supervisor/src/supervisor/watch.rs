@@ -1,0 +1,124 @@
+//! What a service waits for: checks, queues, leases, holds and probes, each a task that tells the loop.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::context::{Context, Message};
+use super::generation::answers;
+use super::service::Service;
+use crate::child::Spawner;
+use crate::command::Command;
+use crate::config::ServiceConfig;
+use crate::rollout::Event;
+use crate::{drain, launch};
+
+/// A hold waits this long for the active endpoints' queues to become empty.
+const HOLD_WAITS: Duration = Duration::from_secs(5);
+
+impl Service {
+    pub(super) fn begin_check(&mut self, cx: &Context, run: u64, config: Arc<ServiceConfig>) {
+        self.check_began = Instant::now();
+        let (messages, id) = (cx.messages.clone(), self.id);
+        let (spawner, directory) = (cx.spawner.clone(), cx.runtime_dir.path().to_owned());
+        let task = tokio::spawn(async move {
+            let result = check(&config, &spawner, &directory).await;
+            let _ = messages.send(Message::Event(id, Event::Checked(run, result)));
+        });
+        self.check = Some(AbortOnDropHandle::new(task));
+    }
+
+    pub(super) fn watch_queue(&mut self, cx: &Context, number: u64) {
+        let Some(live) = self.lives.get_mut(&number) else {
+            return;
+        };
+        let Some(generation) = live.gate.clone() else {
+            return cx.event(self.id, Event::Empty(number));
+        };
+        let (messages, id) = (cx.messages.clone(), self.id);
+        let task = tokio::spawn(async move {
+            drain::emptied(generation).await;
+            let _ = messages.send(Message::Event(id, Event::Empty(number)));
+        });
+        live.queue_watch = Some(AbortOnDropHandle::new(task));
+    }
+
+    /// A worker has no lease on a generation any more, or somebody wants to know.
+    pub(super) fn released(&self, cx: &Context, number: u64) {
+        let Some(live) = self.lives.get(&number) else {
+            return;
+        };
+        let leases = live
+            .gate
+            .as_ref()
+            .map_or(0, |generation| generation.leases());
+        if live.watch_leases && leases == 0 {
+            cx.event(self.id, Event::Drained(number));
+        }
+    }
+
+    pub(super) async fn begin_hold(&mut self, cx: &Context) {
+        let (gate, id, messages) = (Arc::clone(&cx.gate), self.id, cx.messages.clone());
+        let active = self.active.borrow().clone();
+        let mut hold = Box::pin(async move {
+            gate.hold(id, true).await;
+            let queue = async {
+                if let Some(generation) = active {
+                    drain::emptied(generation).await;
+                }
+            };
+            let warning = timeout(HOLD_WAITS, queue).await.err().map(|_| {
+                format!("the backend hasn't accepted all connections after {HOLD_WAITS:?}")
+            });
+            let _ = messages.send(Message::Event(id, Event::Held(warning)));
+        });
+        // The workers hear it now, before anything else that is said to them.
+        let first = std::future::poll_fn(|context| Poll::Ready(hold.as_mut().poll(context)));
+        if first.await.is_pending() {
+            self.hold = Some(AbortOnDropHandle::new(tokio::spawn(hold)));
+        }
+    }
+
+    pub(super) fn begin_probe(&mut self, cx: &Context) {
+        let (id, messages) = (self.id, cx.messages.clone());
+        let answers = answers(
+            self.active.subscribe(),
+            launch::hello(self.rollout.config()),
+        );
+        let task = tokio::spawn(async move {
+            answers.await;
+            let _ = messages.send(Message::Event(id, Event::Answers));
+        });
+        self.probe = Some(AbortOnDropHandle::new(task));
+    }
+}
+
+/// Everything that can be known before a start, the configured check last.
+///
+/// # Errors
+/// A sentence.
+pub(super) async fn check(
+    config: &ServiceConfig,
+    spawner: &Spawner,
+    directory: &Path,
+) -> Result<(), String> {
+    launch::check(config, directory)?;
+    let Some(argv) = &config.check else {
+        return Ok(());
+    };
+    let command = Command::new(argv.clone());
+    let outcome = spawner.run_to_end(command, config.check_timeout).await;
+    let outcome = outcome.map_err(|error| format!("the check can't run: {error}"))?;
+    if outcome.end.success() {
+        return Ok(());
+    }
+    let output = outcome.output.text();
+    Err(match output.trim_end() {
+        "" => format!("the check {}", outcome.end),
+        output => format!("the check {}: {output}", outcome.end),
+    })
+}
