@@ -31,8 +31,8 @@ use crate::occupied::require_free;
 use crate::readiness::{Proof, Ready};
 use crate::runtime_dir::GenerationDir;
 
-pub(crate) use named::check;
 use named::{Named, socket_path};
+pub(crate) use named::{check, find_program};
 pub(crate) use place::Places;
 use ready::Readiness;
 pub(crate) use resolve::{addresses, endpoints};

@@ -29,7 +29,7 @@ use tokio_util::task::TaskTracker;
 use crate::child::Spawner;
 use crate::config::{Config, ServiceConfig};
 use crate::handle::{self, Ask, Asked, Handle};
-use crate::launch::Places;
+use crate::launch::{self, Places};
 use crate::notify::Manager;
 use crate::rollout::Event;
 use crate::runtime_dir::RuntimeDir;
@@ -261,6 +261,11 @@ impl Supervisor {
                     service.feed(&mut self.cx, event).await;
                 }
             }
+            Message::CheckSays(id, output) => {
+                if let Some(service) = self.services.iter_mut().find(|service| service.id == id) {
+                    service.step(&self.cx, None, "check", output);
+                }
+            }
             Message::Started(id, number, started) => {
                 let service = self.services.iter_mut().find(|service| service.id == id);
                 let Some(service) = service else { return };
@@ -362,9 +367,17 @@ impl Supervisor {
 
 async fn check_all(cx: &Context) -> Result<(), StartError> {
     for config in &cx.config.services {
-        let checked = watch::check(config, &cx.spawner, cx.runtime_dir.path()).await;
         let service = config.name.clone();
-        checked.map_err(|why| StartError::Check { service, why })?;
+        launch::find_program(config)
+            .map_err(|why| StartError::System(format!("service {service}: {why}")))?;
+        let checked = watch::check(config, &cx.spawner, cx.runtime_dir.path()).await;
+        checked.map_err(|failed| StartError::Check {
+            service,
+            why: match failed.output {
+                Some(output) => format!("{}\n{}", failed.why, output.trim_end()),
+                None => failed.why,
+            },
+        })?;
     }
     Ok(())
 }

@@ -626,6 +626,11 @@ async fn a_first_start_that_cannot_be_is_none() {
         (78, "service default: the check exited with status 1".into())
     );
 
+    let missing = service(vec!["no-such-command".to_owned(), "{socket}".to_owned()]);
+    let fixture = Fixture::start(&spawner, vec![missing]).await;
+    let error = fixture.run.await.unwrap().unwrap_err();
+    assert_eq!(error.exit_code(), 71, "{error}");
+
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut bad = service(server(&["one", "unix:{socket}"]));
     bad.listeners[0].address = Address::Tcp(taken.local_addr().unwrap());

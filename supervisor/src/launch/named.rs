@@ -58,3 +58,31 @@ pub(crate) fn check(config: &ServiceConfig, directory: &Path) -> Result<(), Stri
 pub(super) fn socket_path(directory: &Path, listener: &str) -> PathBuf {
     directory.join(format!("{listener}.sock"))
 }
+
+/// Makes sure that there is a program to start; the start itself says more, but then the ports are open already.
+///
+/// # Errors
+/// A sentence.
+pub(crate) fn find_program(config: &ServiceConfig) -> Result<(), String> {
+    let Backend::Command { argv, .. } = &config.backend else {
+        return Ok(());
+    };
+    let Some(program) = argv.first() else {
+        return Err("the command is empty: name the program to start".to_owned());
+    };
+    let path = std::env::var_os("PATH");
+    let found = match (program.contains('/'), &path) {
+        (true, _) => Path::new(program).is_file(),
+        (false, Some(path)) => {
+            std::env::split_paths(path).any(|directory| directory.join(program).is_file())
+        }
+        // The default of execvp(3) is looked at when it starts.
+        (false, None) => true,
+    };
+    if found {
+        return Ok(());
+    }
+    Err(format!(
+        "command `{program}` doesn't exist: install it, or give its full path"
+    ))
+}

@@ -27,6 +27,8 @@ pub type Load = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 pub(super) enum Message {
     /// For a service's rollout.
     Event(ServiceId, Event),
+    /// What a service's check has printed before it said no.
+    CheckSays(ServiceId, String),
     /// A generation's process runs.
     Started(ServiceId, u64, Box<Started>),
     /// A generation is ready, and this is where it listens.

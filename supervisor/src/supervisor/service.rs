@@ -243,13 +243,7 @@ impl Service {
     /// What `activate` put in place of the configuration's backend.
     pub(super) fn activated(&self) -> Option<Vec<String>> {
         let activated = self.activated.as_ref()?;
-        Some(
-            activated
-                .backends
-                .iter()
-                .map(|backend| format!("{:?}", backend.address))
-                .collect(),
-        )
+        Some(activated.backends.iter().map(ToString::to_string).collect())
     }
 
     async fn activate(&mut self, cx: &mut Context, number: Option<u64>) {
@@ -317,7 +311,13 @@ impl Service {
         live.forget(cx, &listeners);
     }
 
-    fn step(&mut self, cx: &Context, generation: Option<u64>, step: &str, message: String) {
+    pub(super) fn step(
+        &mut self,
+        cx: &Context,
+        generation: Option<u64>,
+        step: &str,
+        message: String,
+    ) {
         let number = generation.map(tracing::field::display);
         match step {
             "failed" => tracing::warn!(service = self.name, generation = number, step, "{message}"),

@@ -27,6 +27,12 @@ impl Service {
         let (spawner, directory) = (cx.spawner.clone(), cx.runtime_dir.path().to_owned());
         let task = tokio::spawn(async move {
             let result = check(&config, &spawner, &directory).await;
+            let result = result.map_err(|CheckFailed { why, output }| {
+                if let Some(output) = output {
+                    let _ = messages.send(Message::CheckSays(id, output));
+                }
+                why
+            });
             let _ = messages.send(Message::Event(id, Event::Checked(run, result)));
         });
         self.check = Some(AbortOnDropHandle::new(task));
@@ -97,15 +103,29 @@ impl Service {
     }
 }
 
+/// Why a check says no.
+pub(super) struct CheckFailed {
+    /// One line.
+    pub(super) why: String,
+    /// All that the check command has printed, if that is more.
+    pub(super) output: Option<String>,
+}
+
+impl From<String> for CheckFailed {
+    fn from(why: String) -> CheckFailed {
+        CheckFailed { why, output: None }
+    }
+}
+
 /// Everything that can be known before a start, the configured check last.
 ///
 /// # Errors
-/// A sentence.
+/// It says no, or can't run.
 pub(super) async fn check(
     config: &ServiceConfig,
     spawner: &Spawner,
     directory: &Path,
-) -> Result<(), String> {
+) -> Result<(), CheckFailed> {
     launch::check(config, directory)?;
     let Some(argv) = &config.check else {
         return Ok(());
@@ -116,9 +136,11 @@ pub(super) async fn check(
     if outcome.end.success() {
         return Ok(());
     }
-    let output = outcome.output.text();
-    Err(match output.trim_end() {
-        "" => format!("the check {}", outcome.end),
-        output => format!("the check {}: {output}", outcome.end),
-    })
+    let mut lines = outcome.output.last_lines(2);
+    let why = match lines.pop() {
+        None => format!("the check {}", outcome.end),
+        Some(last) => format!("the check {}: {last}", outcome.end),
+    };
+    let output = (!lines.is_empty()).then(|| outcome.output.text());
+    Err(CheckFailed { why, output })
 }
