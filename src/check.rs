@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
-use syngate_supervisor::child::{Command, Spawner};
+use syngate_supervisor::child::Spawner;
+use syngate_supervisor::command::Command;
 use syngate_supervisor::config::{Argv, Backend, Config, ServiceConfig};
 use syngate_supervisor::reaper::Reaper;
 

@@ -136,10 +136,7 @@ impl Loader {
     }
 
     /// Lays flags and environment over the services of the file.
-    fn services(
-        &self,
-        mut services: Vec<file::Service>,
-    ) -> Result<Vec<file::Service>, StartError> {
+    fn services(&self, mut services: Vec<file::Service>) -> Result<Vec<file::Service>, StartError> {
         if services.is_empty() {
             services.push(file::Service::unwritten(ONLY));
         }

@@ -72,13 +72,13 @@ pub(crate) struct ProcessOptions {
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9464", value_parser = value::metrics)]
     pub(crate) metrics: MetricsAddress,
     /// Threads of the data path [default: one a core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = value::number(1..=1024_u16))]
     pub(crate) workers: Option<u16>,
     /// Clients in any phase [default: what the descriptor limit allows]
-    #[arg(long, value_name = "N", value_parser = value::count::<u64>)]
+    #[arg(long, value_name = "N", value_parser = value::number(1..=u64::MAX))]
     pub(crate) max_connections: Option<u64>,
     /// Connections that may wait for a backend
-    #[arg(long, value_name = "N", default_value = "10000", value_parser = value::count::<u64>)]
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = value::number(1..=u64::MAX))]
     pub(crate) pending_max: u64,
     /// After SIGTERM, go on accepting for this long while /readyz says 503
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = value::delay)]
@@ -161,7 +161,7 @@ pub(crate) struct ServiceOptions {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = value::delay)]
     pub(crate) keep_previous: Duration,
     /// Generations that may live at once
-    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value = "8", value_parser = value::number(1..=1000_u16))]
     pub(crate) max_generations: u16,
     /// How long a connection may wait for a backend
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = value::bound)]
@@ -170,7 +170,7 @@ pub(crate) struct ServiceOptions {
     #[arg(long, value_name = "WHAT", default_value = "backpressure", value_parser = words(&OVERFLOWS), hide_possible_values = true)]
     pub(crate) pending_overflow: Overflow,
     /// Connections dispatched and not yet accepted by the backend, at most
-    #[arg(long, value_name = "N", default_value = "64", value_parser = value::count::<u32>)]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = value::number(1..=u32::MAX))]
     pub(crate) dispatch_concurrency: u32,
     /// Bound of one connect
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = value::bound)]
@@ -185,10 +185,10 @@ pub(crate) struct ServiceOptions {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = value::limit)]
     pub(crate) keepalive: Limit,
     /// Backlog of public listeners; net.core.somaxconn bounds it
-    #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = value::number(1..=i32::MAX as u32))]
     pub(crate) backlog: u32,
     /// Source addresses towards remote backends, separated by commas [default: the system's choice]
-    #[arg(long, value_name = "IP,...", value_delimiter = ',')]
+    #[arg(long, value_name = "IP,...", value_delimiter = ',', value_parser = value::ip)]
     pub(crate) source: Vec<IpAddr>,
     /// Send a PROXY header to the backend: v1 or v2 [default: none]
     #[arg(long, value_name = "VERSION", value_parser = words(&VERSIONS), hide_possible_values = true)]

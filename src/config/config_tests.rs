@@ -33,11 +33,7 @@ fn args(line: &str) -> RunArgs {
     }
 }
 
-fn loader_with(
-    line: &str,
-    variables: &[(&str, &str)],
-    facts: Facts,
-) -> Result<Loader, StartError> {
+fn loader_with(line: &str, variables: &[(&str, &str)], facts: Facts) -> Result<Loader, StartError> {
     let environment = |name: &str| {
         let found = variables.iter().find(|(known, _)| *known == name);
         found.map(|(_, text)| OsString::from(text))
@@ -443,12 +439,16 @@ fn what_needs_a_command_is_refused_without_one() {
 
 #[test]
 fn a_commands_placeholders_agree_with_the_rest() {
-    for tcp in ["{addr}", "{port}"] {
+    for tcp in ["{addr}", "{port}", "{addr_l0}"] {
         refuses(
             &format!("--listen 80 -- app {{socket}} {tcp}"),
             "COMMAND: {socket} asks for a unix socket, {addr} and {port} for TCP: use one kind",
         );
     }
+    assert_eq!(
+        only(flags("--listen web=80 -- app {fd_web}").unwrap()).pass,
+        Pass::Fd
+    );
     for pass in ["none", "listen-fds"] {
         refuses(
             &format!("--listen 80 --pass {pass} -- app {{fd}}"),
@@ -523,9 +523,7 @@ fn too_few_descriptors_are_the_systems_refusal() {
     );
     assert_eq!(with(22).unwrap().config.process.max_connections, 8);
     let error = with(21).unwrap_err();
-    assert!(
-        matches!(&error, StartError::Refused(what) if what.contains("room for 7 connections"))
-    );
+    assert!(matches!(&error, StartError::Refused(what) if what.contains("room for 7 connections")));
     assert!(matches!(with(0), Err(StartError::Refused(_))));
 }
 

@@ -39,7 +39,7 @@ impl Facts {
     }
 }
 
-/// `32768	60999`.
+/// Two numbers, apart by white space.
 fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
     let mut ports = text.split_whitespace().map(str::parse);
     match (ports.next()?, ports.next()?) {

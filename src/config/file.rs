@@ -56,7 +56,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<File, StartError> {
     };
     let table = DeTable::parse(text).map_err(|error| {
         let line = error.span().map_or(1, |span| source.line(span.start));
-        source.error(line, &format!("{}", error.message()))
+        source.error(line, error.message())
     })?;
     let mut file = File::default();
     for (key, value) in in_order(table.get_ref()) {

@@ -53,7 +53,7 @@ impl Context<'_> {
         self.backends_have_listeners(&options.backend, &listeners)?;
         let pass = match options.pass {
             Some(pass) => pass,
-            None if uses(&options.command, "{fd}") => Pass::Fd,
+            None if uses(&options.command, "fd") => Pass::Fd,
             None => Pass::None,
         };
         let backend = if options.command.is_empty() {
@@ -254,13 +254,13 @@ impl Context<'_> {
         pass: Pass,
         strategy: Strategy,
     ) -> Result<(), StartError> {
-        if uses(argv, "{socket}") && (uses(argv, "{addr}") || uses(argv, "{port}")) {
+        if uses(argv, "socket") && (uses(argv, "addr") || uses(argv, "port")) {
             return Err(self.error(
                 COMMAND,
                 "{socket} asks for a unix socket, {addr} and {port} for TCP: use one kind",
             ));
         }
-        if uses(argv, "{fd}") && pass != Pass::Fd {
+        if uses(argv, "fd") && pass != Pass::Fd {
             return Err(self.error(
                 "pass",
                 "COMMAND has {fd}, and no listener is passed that way: write fd, or remove {fd}",
@@ -353,9 +353,11 @@ impl Context<'_> {
     }
 }
 
-/// Whether a command line has a placeholder.
+/// Whether a command line has a placeholder, for the first listener (`{addr}`) or for one by its name (`{addr_web}`).
 fn uses(argv: &Argv, placeholder: &str) -> bool {
-    argv.iter().any(|arg| arg.contains(placeholder))
+    let (first, named) = (format!("{{{placeholder}}}"), format!("{{{placeholder}_"));
+    argv.iter()
+        .any(|arg| arg.contains(&first) || arg.contains(&named))
 }
 
 fn is_loopback(host: &str) -> bool {

@@ -1,6 +1,9 @@
 //! How a value is written: text in, value out, no I/O. Flags, variables and the file's keys all come through here.
 
-use std::net::SocketAddr;
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -132,16 +135,25 @@ pub(crate) fn metrics(text: &str) -> Result<MetricsAddress, String> {
         .map_err(|_| format!("`{text}` isn't IP:PORT: write 127.0.0.1:9464, [::1]:9464 or off"))
 }
 
-/// A whole number that isn't zero.
-pub(crate) fn count<N>(text: &str) -> Result<N, String>
+/// A whole number in a range.
+pub(crate) fn number<N>(range: RangeInclusive<N>) -> impl Fn(&str) -> Result<N, String> + Clone
 where
-    N: TryFrom<u64>,
+    N: Copy + Display + FromStr + PartialOrd,
 {
-    text.parse::<u64>()
-        .ok()
-        .filter(|&number| number > 0)
-        .and_then(|number| N::try_from(number).ok())
-        .ok_or_else(|| format!("`{text}` isn't a whole number from 1 up that fits"))
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        let (first, last) = (range.start(), range.end());
+        number.ok_or_else(|| {
+            format!("`{text}` isn't a whole number from {first} to {last}: write one")
+        })
+    }
+}
+
+/// An IP address.
+pub(crate) fn ip(text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|_| {
+        format!("`{text}` isn't an IP address: write addresses of this machine, as in 10.0.0.1")
+    })
 }
 
 #[cfg(test)]

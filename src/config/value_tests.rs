@@ -101,11 +101,12 @@ fn metrics_are_an_address_or_off() {
 }
 
 #[test]
-fn counts_start_at_one_and_fit() {
-    assert_eq!(count::<u32>("1"), Ok(1));
-    assert_eq!(count::<u64>("18446744073709551615"), Ok(u64::MAX));
-    for text in ["0", "-1", "x", "", "4294967296"] {
-        assert!(count::<u32>(text).is_err(), "{text}");
+fn numbers_are_in_their_range() {
+    let number = number(1..=1024_u16);
+    assert_eq!((number("1"), number("1024")), (Ok(1), Ok(1024)));
+    for text in ["0", "1025", "-1", "x", "", "1.5", "99999999"] {
+        let says = format!("`{text}` isn't a whole number from 1 to 1024: write one");
+        assert_eq!(number(text), Err(says));
     }
 }
 
