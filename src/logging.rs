@@ -4,6 +4,7 @@
 //! gate. What finds the queue full is dropped, counted, and said.
 
 use std::io::{self, IsTerminal, Write};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::cli::options::LogFormat;
@@ -25,13 +27,20 @@ const SAID_EVERY: Duration = Duration::from_secs(1);
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// A level, or directives as tracing-subscriber's `EnvFilter` reads them; checked, not yet used.
+///
+/// `EnvFilter` takes a word that is no level for the name of a target, so a misspelt level would silence everything: here each
+/// directive has a level.
 pub(crate) fn filter(text: &str) -> Result<String, String> {
-    EnvFilter::builder()
-        .parse(text)
-        .map(|_| text.to_owned())
-        .map_err(|error| {
-            format!("{error}: write error, warn, info, debug, trace, or directives such as info,syngate_gate=debug")
-        })
+    let has_level = |directive: &str| {
+        let (_, level) = directive.rsplit_once('=').unwrap_or(("", directive));
+        !level.is_empty() && LevelFilter::from_str(level).is_ok()
+    };
+    if text.split(',').all(has_level) && EnvFilter::builder().parse(text).is_ok() {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "`{text}` isn't a level: write off, error, warn, info, debug or trace, or directives such as info,syngate_gate=debug"
+    ))
 }
 
 /// The log of this process, until it is dropped.
@@ -196,9 +205,19 @@ mod tests {
 
     #[test]
     fn levels_and_directives_are_checked() {
-        assert_eq!(filter("debug"), Ok("debug".to_owned()));
-        assert!(filter("info,syngate_gate=debug").is_ok());
-        let error = filter("info,syngate_gate=loud").unwrap_err();
-        assert!(error.contains("write error, warn"), "{error}");
+        for good in ["debug", "WARN", "off", "info,syngate_gate=debug"] {
+            assert_eq!(filter(good), Ok(good.to_owned()));
+        }
+        for bad in [
+            "loud",
+            "",
+            "info,",
+            "info,syngate_gate=loud",
+            "syngate_gate",
+            "a=b=info",
+        ] {
+            let error = filter(bad).unwrap_err();
+            assert!(error.contains("write off, error"), "{bad}: {error}");
+        }
     }
 }

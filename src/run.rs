@@ -185,7 +185,12 @@ fn reload(loader: Loader, start: Loaded) -> Load {
         let next = loader.load().map_err(|error| error.to_string())?;
         next.refuse_changes(&start)
             .map_err(|error| error.to_string())?;
-        for warning in &next.warnings {
+        // The others were said at the start.
+        for warning in next
+            .warnings
+            .iter()
+            .filter(|new| !start.warnings.contains(new))
+        {
             warn!("{warning}");
         }
         Ok(next.config)
