@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 use syngate_supervisor::child::Spawner;
-use syngate_supervisor::command::Command;
-use syngate_supervisor::config::{Argv, Backend, Config, ServiceConfig};
+use syngate_supervisor::config::{Backend, Config};
 use syngate_supervisor::reaper::Reaper;
+use syngate_supervisor::supervisor;
 
 use crate::cli::options::RunArgs;
 use crate::complain;
@@ -35,6 +35,7 @@ fn try_check(args: RunArgs) -> Result<String, StartError> {
     for warning in &loaded.warnings {
         eprintln!("syngate: warning: {warning}");
     }
+    commands_are_there(&loaded.config)?;
     let refused = |error| StartError::Refused(format!("the check can't be run: {error}"));
     // The soft limit, which children get: this process doesn't raise its own.
     let nofile = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
@@ -44,43 +45,24 @@ fn try_check(args: RunArgs) -> Result<String, StartError> {
         .map_err(refused)?;
     runtime.block_on(async {
         let spawner = Spawner::new(Reaper::start().map_err(refused)?, nofile).map_err(refused)?;
-        backends(&loaded.config, &spawner).await
+        for service in &loaded.config.services {
+            supervisor::check(service, &spawner, &loaded.config.process.runtime_dir)
+                .await
+                .map_err(|why| StartError::Invalid(format!("service {}: {why}", service.name)))?;
+        }
+        Ok(())
     })?;
     Ok(summary(&loaded.config))
 }
 
-/// Looks at each service's COMMAND, and runs its check.
-pub(crate) async fn backends(config: &Config, spawner: &Spawner) -> Result<(), StartError> {
+/// Looks for each service's COMMAND.
+pub(crate) fn commands_are_there(config: &Config) -> Result<(), StartError> {
     for service in &config.services {
         if let Backend::Command { argv, .. } = &service.backend {
             can_be_executed(&service.name, &argv[0])?;
         }
-        if let Some(check) = &service.check {
-            run(service, check, spawner).await?;
-        }
     }
     Ok(())
-}
-
-async fn run(service: &ServiceConfig, check: &Argv, spawner: &Spawner) -> Result<(), StartError> {
-    let name = &service.name;
-    let outcome = spawner
-        .run_to_end(Command::new(check), service.check_timeout)
-        .await
-        .map_err(|error| StartError::Refused(format!("service {name}: check: {error}")))?;
-    if outcome.end.success() {
-        return Ok(());
-    }
-    let words = outcome.output.text();
-    let words = match words.trim_end() {
-        "" => "it said nothing",
-        words => words,
-    };
-    Err(StartError::Invalid(format!(
-        "service {name}: the check `{}` {}, so the backend's configuration has to be mended first; its own words:\n{words}",
-        check.join(" "),
-        outcome.end
-    )))
 }
 
 /// Refuses a COMMAND that isn't there. One whose name depends on the generation is only known at its start.

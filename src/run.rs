@@ -19,9 +19,10 @@ use syngate_supervisor::config::ProcessConfig;
 use syngate_supervisor::control::{self, ControlError};
 use syngate_supervisor::handle::Handle;
 use syngate_supervisor::inherited;
+use syngate_supervisor::notify::Manager;
 use syngate_supervisor::reaper::Reaper;
 use syngate_supervisor::runtime_dir::{RuntimeDir, RuntimeDirError};
-use syngate_supervisor::supervisor::{Load, Parts, Supervisor};
+use syngate_supervisor::supervisor::{self, Load, Parts, Supervisor};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
@@ -42,6 +43,8 @@ const SIGNALS: [Signal; 5] = [
     Signal::SIGCHLD,
 ];
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Inherited sockets by their names.
 type Inherited = HashMap<String, Vec<OwnedFd>>;
 
@@ -60,6 +63,7 @@ fn try_run(args: RunArgs) -> Result<ExitCode, StartError> {
     let environment = |name: &str| std::env::var_os(name);
     let loader = Loader::new(args, &environment, Facts::gather(Some(names)))?;
     let loaded = loader.load()?;
+    check::commands_are_there(&loaded.config)?;
     let soft_limit =
         raise_descriptors().map_err(refused("the descriptor limit can't be raised"))?;
     signals_of_main_thread()
@@ -129,23 +133,25 @@ async fn serve(
     let reaper = Reaper::start().map_err(refused("children can't be reaped"))?;
     let spawner =
         Spawner::new(reaper, soft_limit).map_err(refused("no thread for children's output"))?;
-    let metrics = Metrics::new(env!("CARGO_PKG_VERSION"), process.workers);
+    let metrics = Metrics::new(VERSION, process.workers);
     let settings = Settings {
         workers: process.workers,
         max_connections: process.max_connections,
         pending_max: process.pending_max,
     };
-    let (gate, events) =
+    let (gate, gate_events) =
         Gate::start(&settings, &metrics).map_err(refused("the workers can't be started"))?;
-    let (supervisor, handle) = Supervisor::new(Parts {
+    let (mut supervisor, handle) = Supervisor::new(Parts {
         gate,
-        events,
+        gate_events,
         metrics: Arc::clone(&metrics),
-        spawner: spawner.clone(),
-        runtime_dir,
-        inherited,
         config: config.clone(),
         load: reload(loader, loaded),
+        runtime_dir,
+        spawner,
+        manager: Manager::from_environment(),
+        inherited,
+        version: VERSION,
     });
     let admin = metrics_listener
         .map(|listener| serve_metrics(listener, metrics, &handle))
@@ -156,7 +162,7 @@ async fn serve(
         .map_err(|error| refused("signals can't be unblocked")(error.into()))?;
 
     tokio::select! {
-        checked = check::backends(&config, &spawner) => checked?,
+        started = supervisor.start() => started.map_err(not_started)?,
         () = signals.stop() => return Ok(ExitCode::SUCCESS),
     }
     let (stop_control, stopped) = oneshot::channel::<()>();
@@ -166,7 +172,7 @@ async fn serve(
     };
     let control = tokio::spawn(control::serve(control, handle.clone(), shutdown));
     let signals = tokio::spawn(signals.pass_on(handle));
-    let code = supervisor.run().await;
+    supervisor.run().await;
     signals.abort();
     drop(stop_control);
     if let Ok(Err(error)) = control.await {
@@ -175,8 +181,8 @@ async fn serve(
     if let Some(admin) = admin {
         admin.stop();
     }
-    info!(code, "the gate has stopped");
-    Ok(ExitCode::from(code))
+    info!("the gate has stopped");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The configuration of each reload.
@@ -200,7 +206,7 @@ fn reload(loader: Loader, start: Loaded) -> Load {
 /// The first lines of the log.
 fn announce(process: &ProcessConfig, metrics: Option<&TcpListener>) {
     info!(
-        version = env!("CARGO_PKG_VERSION"),
+        version = VERSION,
         pid = std::process::id(),
         workers = process.workers,
         "the gate starts"
@@ -241,6 +247,13 @@ fn serve_metrics(
         sample: Box::new(move || sample.sample()),
     };
     admin::serve(listener, metrics, health).map_err(refused("the metrics can't be served"))
+}
+
+fn not_started(error: supervisor::StartError) -> StartError {
+    match error {
+        supervisor::StartError::Check { .. } => StartError::Invalid(error.to_string()),
+        supervisor::StartError::System(what) => StartError::Refused(what),
+    }
 }
 
 fn directory_refused(error: RuntimeDirError) -> StartError {

@@ -1,6 +1,7 @@
 //! What doesn't start: the exit code, one sentence that names the place and the cure, and nothing left behind.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -198,4 +199,48 @@ fn a_good_configuration_is_said_to_be_good() {
     refuses(&output, 0, &[]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(text, "the configuration is good\nweb: l0=127.0.0.1:0\n");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_with_the_way_to_find_its_holder() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let file = format!("[services.web]\nlisten = \"{address}\"\ncommand = \"touch started\"\n");
+    refuses(
+        &syngate(dir.path(), &file, &RUN, &[]),
+        71,
+        &[&address, "in use", "ss -lntp"],
+    );
+    assert!(!dir.path().join("started").exists());
+    assert!(!dir.path().join("control.sock").exists());
+}
+
+#[test]
+fn a_second_gate_is_told_of_the_first_and_a_term_ends_a_check_that_hangs() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("checking");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let file =
+        format!("{GOOD}check = \"sh -c 'exec 3> checking; echo begins >&3; exec sleep 600'\"\n");
+    fs::write(dir.path().join("gate.toml"), &file).unwrap();
+    let mut gate = Command::new(env!("CARGO_BIN_EXE_syngate"))
+        .args(RUN)
+        .current_dir(dir.path())
+        .spawn()
+        .unwrap();
+    let mut check = BufReader::new(fs::File::open(&fifo).unwrap());
+    let mut line = String::new();
+    check.read_line(&mut line).unwrap();
+    assert_eq!(line, "begins\n");
+
+    let second = syngate(dir.path(), &file, &RUN, &[]);
+    refuses(&second, 71, &["another gate", &gate.id().to_string()]);
+
+    let pid = nix::unistd::Pid::from_raw(gate.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM).unwrap();
+    assert_eq!(gate.wait().unwrap().code(), Some(0));
+    // Ends when the last process that could write has.
+    assert_eq!(check.read_to_string(&mut line).unwrap(), 0);
+    assert!(!dir.path().join("control.sock").exists());
 }
