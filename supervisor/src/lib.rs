@@ -8,6 +8,7 @@ pub mod config;
 pub mod control;
 mod dial;
 pub mod handle;
+pub mod inherited;
 pub mod leftovers;
 pub mod notify;
 pub mod occupied;
