@@ -129,7 +129,7 @@ async fn serve(
         warn!("{warning}");
     }
 
-    let mut signals = Signals::watch().map_err(refused("signals can't be watched"))?;
+    let signals = Signals::watch().map_err(refused("signals can't be watched"))?;
     let reaper = Reaper::start().map_err(refused("children can't be reaped"))?;
     let spawner =
         Spawner::new(reaper, soft_limit).map_err(refused("no thread for children's output"))?;
@@ -141,7 +141,7 @@ async fn serve(
     };
     let (gate, gate_events) =
         Gate::start(&settings, &metrics).map_err(refused("the workers can't be started"))?;
-    let (mut supervisor, handle) = Supervisor::new(Parts {
+    let (supervisor, handle) = Supervisor::new(Parts {
         gate,
         gate_events,
         metrics: Arc::clone(&metrics),
@@ -161,10 +161,6 @@ async fn serve(
         .thread_unblock()
         .map_err(|error| refused("signals can't be unblocked")(error.into()))?;
 
-    tokio::select! {
-        started = supervisor.start() => started.map_err(not_started)?,
-        () = signals.stop() => return Ok(ExitCode::SUCCESS),
-    }
     let (stop_control, stopped) = oneshot::channel::<()>();
     let shutdown = async {
         // Either way the gate ends.
@@ -172,7 +168,7 @@ async fn serve(
     };
     let control = tokio::spawn(control::serve(control, handle.clone(), shutdown));
     let signals = tokio::spawn(signals.pass_on(handle));
-    supervisor.run().await;
+    let ended = supervisor.run().await;
     signals.abort();
     drop(stop_control);
     if let Ok(Err(error)) = control.await {
@@ -181,6 +177,7 @@ async fn serve(
     if let Some(admin) = admin {
         admin.stop();
     }
+    ended.map_err(not_started)?;
     info!("the gate has stopped");
     Ok(ExitCode::SUCCESS)
 }
@@ -286,14 +283,6 @@ impl Signals {
         })
     }
 
-    /// Returns at the first SIGTERM or SIGINT.
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => info!("SIGTERM: the gate stops before it has started"),
-            _ = self.interrupt.recv() => info!("SIGINT: the gate stops before it has started"),
-        }
-    }
-
     /// Tells the supervisor what arrives.
     async fn pass_on(mut self, handle: Handle) {
         loop {
@@ -302,8 +291,14 @@ impl Signals {
                     info!("SIGHUP: all services are reloaded");
                     handle.reload_all();
                 }
-                _ = self.terminate.recv() => handle.shutdown(),
-                _ = self.interrupt.recv() => handle.shutdown(),
+                _ = self.terminate.recv() => {
+                    info!("SIGTERM: the gate stops");
+                    handle.shutdown();
+                }
+                _ = self.interrupt.recv() => {
+                    info!("SIGINT: the gate stops");
+                    handle.shutdown();
+                }
                 _ = self.user2.recv() => {
                     info!("SIGUSR2: this version can't replace its binary in place; restart the gate to upgrade");
                 }
