@@ -38,6 +38,7 @@ impl Gate {
                     Ask::Request { request, lines } => script(request, lines),
                     Ask::Status(answer) => answer.send(a_status()).unwrap(),
                     Ask::Connections { answer, .. } => answer.send(Ok(vec![])).unwrap(),
+                    Ask::Shutdown => {}
                 }
             }
         });

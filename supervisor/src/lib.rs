@@ -10,6 +10,7 @@ pub mod control;
 mod dial;
 mod drain;
 pub mod handle;
+pub mod inherited;
 mod launch;
 pub mod leftovers;
 pub mod notify;

@@ -40,6 +40,7 @@ use service::Service;
 use stop::Stop;
 
 pub use context::Load;
+pub use watch::{CheckFailed, check};
 
 /// How often the loop looks after itself: watchdogs, readiness.
 const BEAT: Duration = Duration::from_secs(1);
@@ -370,7 +371,7 @@ async fn check_all(cx: &Context) -> Result<(), StartError> {
         let service = config.name.clone();
         launch::find_program(config)
             .map_err(|why| StartError::System(format!("service {service}: {why}")))?;
-        let checked = watch::check(config, &cx.spawner, cx.runtime_dir.path()).await;
+        let checked = check(config, &cx.spawner, cx.runtime_dir.path()).await;
         checked.map_err(|failed| StartError::Check {
             service,
             why: match failed.output {

@@ -390,3 +390,14 @@ pub(crate) fn reap(pid: Pid) -> Option<i32> {
     }
     Some(status)
 }
+
+/// A descriptor that this process was started with, CLOEXEC from now on. To be called once for each number, before anything
+/// else has opened one.
+pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl(2) on a number; it fails where that isn't open.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and by this function's contract nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}

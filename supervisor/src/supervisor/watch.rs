@@ -104,11 +104,12 @@ impl Service {
 }
 
 /// Why a check says no.
-pub(super) struct CheckFailed {
+#[derive(Debug)]
+pub struct CheckFailed {
     /// One line.
-    pub(super) why: String,
+    pub why: String,
     /// All that the check command has printed, if that is more.
-    pub(super) output: Option<String>,
+    pub output: Option<String>,
 }
 
 impl From<String> for CheckFailed {
@@ -121,7 +122,7 @@ impl From<String> for CheckFailed {
 ///
 /// # Errors
 /// It says no, or can't run.
-pub(super) async fn check(
+pub async fn check(
     config: &ServiceConfig,
     spawner: &Spawner,
     directory: &Path,

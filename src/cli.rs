@@ -1,0 +1,174 @@
+//! The command line: verbs, options, their help and defaults. It decides nothing.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use syngate_supervisor::config::BackendAddress;
+
+use crate::client::Wait;
+use crate::config::value;
+use options::{RunArgs, words};
+
+pub(crate) mod options;
+
+/// A front TCP relay that never reloads.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run the gate, in the foreground
+    ///
+    /// Each option is also a variable, SYNGATE_ and its name (SYNGATE_DRAIN_TIMEOUT; repeated values are separated by spaces),
+    /// and a key of the file (drain_timeout). A flag wins over a variable, a variable over the file. Durations are written
+    /// 500ms, 30s, 5m, 1h or off.
+    #[command(override_usage = "syngate run [OPTIONS] [-- COMMAND [ARG...]]")]
+    Run(RunArgs),
+    /// Verify everything that `run` would before it opens a port, and run the backend's own check
+    #[command(override_usage = "syngate check [OPTIONS] [-- COMMAND [ARG...]]")]
+    Check(RunArgs),
+    #[command(flatten)]
+    Ask(Ask),
+    /// Write shell completions or man pages
+    #[command(hide = true)]
+    Generate(GenerateArgs),
+}
+
+/// What a running gate is asked.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Ask {
+    /// Start the next generation, wait until it is ready, flip, drain the old one
+    Reload(ReloadArgs),
+    /// Hold new connections; with CMD: hold, run it, wait until the backend is ready, release
+    #[command(override_usage = "syngate hold [SERVICE] [OPTIONS] [-- CMD [ARG...]]")]
+    Hold(HoldArgs),
+    /// End a hold
+    Release(ServiceArgs),
+    /// Make servers that somebody else runs the next generation
+    Activate(ActivateArgs),
+    /// Flip back to the previous generation while it can still serve
+    Rollback(ServiceArgs),
+    /// Services, generations, connections, and how the last reload ended
+    Status(StatusArgs),
+    /// Who is connected, since when, and how many bytes: what keeps a drain waiting
+    Connections(ConnectionsArgs),
+}
+
+/// How a verb finds the gate.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Client {
+    /// The gate's control socket (also SYNGATE_CONTROL) [default: the first that answers of
+    /// $XDG_RUNTIME_DIR/syngate.sock, /run/syngate/control.sock, and one by uid under the temp dir]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ServiceArgs {
+    /// Which service; may be left out where there is one
+    #[arg(value_name = "SERVICE")]
+    pub(crate) service: Option<String>,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReloadArgs {
+    /// Which service [default: all]
+    #[arg(value_name = "SERVICE")]
+    pub(crate) service: Option<String>,
+    /// Until when to wait
+    #[arg(long, value_name = "STATE", default_value = "active", value_parser = words(&WAITS))]
+    pub(crate) wait: Wait,
+    /// Bound of the wait; the reload itself goes on
+    #[arg(long, value_name = "TIME", default_value = "90s", value_parser = value::bound)]
+    pub(crate) timeout: Duration,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+static WAITS: [(&str, Wait); 2] = [("active", Wait::Active), ("drained", Wait::Drained)];
+
+#[derive(Args, Debug)]
+pub(crate) struct HoldArgs {
+    /// Which service; may be left out where there is one
+    #[arg(value_name = "SERVICE")]
+    pub(crate) service: Option<String>,
+    /// Released by itself after this [default: pending_timeout]
+    #[arg(long, value_name = "TIME", value_parser = value::bound)]
+    pub(crate) timeout: Option<Duration>,
+    /// Run it while the service is held; it must return only when the backend has been restarted
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ActivateArgs {
+    /// Which service; may be left out where there is one
+    #[arg(value_name = "SERVICE")]
+    pub(crate) service: Option<String>,
+    /// Where it listens: HOST:PORT, [IP6]:PORT or unix:PATH; for one listener, else for all
+    #[arg(long, value_name = "[LISTENER=]ADDR", required = true, num_args = 1..)]
+    pub(crate) backend: Vec<BackendAddress>,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// Which service [default: all]
+    #[arg(value_name = "SERVICE")]
+    pub(crate) service: Option<String>,
+    /// One JSON document (docs/control.md)
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show it again as it changes
+    #[arg(long, conflicts_with = "ready")]
+    pub(crate) watch: bool,
+    /// Say nothing but whether /readyz is 200: exit 0, else 4
+    #[arg(long)]
+    pub(crate) ready: bool,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ConnectionsArgs {
+    /// Which service; may be left out where there is one
+    #[arg(value_name = "SERVICE")]
+    pub(crate) service: Option<String>,
+    /// Only those of generation N
+    #[arg(long, value_name = "N")]
+    pub(crate) generation: Option<u64>,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GenerateArgs {
+    #[command(subcommand)]
+    pub(crate) what: Generate,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Generate {
+    /// Write a shell's completions to stdout
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Write a man page a verb into DIR
+    Man {
+        /// An existing directory
+        dir: PathBuf,
+    },
+}

@@ -1,0 +1,66 @@
+//! Completions and man pages, from the command line's own definition.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::cli::{Cli, Generate};
+
+/// Carries out the hidden verb.
+pub(crate) fn run(what: &Generate) -> io::Result<()> {
+    match what {
+        Generate::Completions { shell } => completions(*shell, &mut io::stdout().lock()),
+        Generate::Man { dir } => man(dir),
+    }
+}
+
+fn completions(shell: Shell, output: &mut dyn Write) -> io::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "syngate", &mut text);
+    output.write_all(&text)
+}
+
+/// `syngate.1`, and `syngate-VERB.1` for each verb.
+fn man(dir: &Path) -> io::Result<()> {
+    let mut root = Cli::command();
+    root.build();
+    let page = |command: Command, name: &str| {
+        let mut file = File::create(dir.join(format!("{name}.1")))?;
+        Man::new(command)
+            .title(name.to_uppercase())
+            .render(&mut file)
+    };
+    for verb in root.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        let name = format!("syngate-{}", verb.get_name());
+        page(verb.clone().name(name.clone()), &name)?;
+    }
+    page(root, "syngate")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_page_for_each_visible_verb() {
+        let dir = tempfile::tempdir().unwrap();
+        man(dir.path()).unwrap();
+        for name in ["syngate", "syngate-run", "syngate-hold", "syngate-status"] {
+            let page = std::fs::read_to_string(dir.path().join(format!("{name}.1"))).unwrap();
+            assert!(page.contains(".SH NAME"), "{name}: {page}");
+        }
+        assert!(!dir.path().join("syngate-generate.1").exists());
+    }
+
+    #[test]
+    fn completions_know_verbs_and_options() {
+        let mut text = Vec::new();
+        completions(Shell::Bash, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("--drain-timeout") && text.contains("rollback"));
+    }
+}
