@@ -1,0 +1,298 @@
+//! The gate as a process: started with a test's options, watched from outside, ended with the test.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use super::net::Net;
+use super::{http, wait_within};
+
+const SYNGATE: &str = env!("CARGO_BIN_EXE_syngate");
+
+/// What a gate will be started with: a directory, a public address, a control socket and a metrics address of its own.
+pub(crate) struct Setup {
+    dir: TempDir,
+    public: SocketAddr,
+    metrics: SocketAddr,
+    command: Command,
+    backend: Vec<String>,
+}
+
+impl Setup {
+    /// `syngate run` with one listener.
+    pub(crate) fn new(net: &Net) -> Setup {
+        let setup = Setup::bare(net);
+        let listen = setup.public.to_string();
+        setup.options(["--listen", &listen])
+    }
+
+    /// Without a listener: a configuration file or the test names them.
+    pub(crate) fn bare(net: &Net) -> Setup {
+        let dir = tempfile::Builder::new().prefix("syngate-test-").tempdir().expect("a directory");
+        let (public, metrics) = (net.free_address(), net.free_address());
+        let mut command = Command::new(SYNGATE);
+        clean_environment(&mut command);
+        command.arg("run").arg("--control").arg(dir.path().join("control.sock"));
+        command.arg("--metrics").arg(metrics.to_string()).current_dir(dir.path());
+        Setup { dir, public, metrics, command, backend: Vec::new() }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The public address: of the listener that [`Setup::new`] adds.
+    pub(crate) fn public(&self) -> SocketAddr {
+        self.public
+    }
+
+    pub(crate) fn options<S: AsRef<OsStr>>(mut self, options: impl IntoIterator<Item = S>) -> Setup {
+        self.command.args(options);
+        self
+    }
+
+    pub(crate) fn environment(mut self, name: &str, value: &str) -> Setup {
+        self.command.env(name, value);
+        self
+    }
+
+    /// The COMMAND after `--`.
+    pub(crate) fn backend(mut self, command: Vec<String>) -> Setup {
+        self.backend = command;
+        self
+    }
+
+    /// Starts it and waits until every service has been active.
+    pub(crate) fn start(self) -> Gate {
+        let mut gate = self.spawn();
+        gate.wait_ready();
+        gate
+    }
+
+    /// Starts it and waits for nothing.
+    pub(crate) fn spawn(mut self) -> Gate {
+        if !self.backend.is_empty() {
+            self.command.arg("--").args(&self.backend);
+        }
+        let log = self.dir.path().join("gate.log");
+        let sink = File::create(&log).expect("the log");
+        let child = self.command.stdin(Stdio::null()).stdout(sink.try_clone().expect("dup")).stderr(sink).spawn();
+        let child = child.expect("syngate starts");
+        Gate { child, control: self.dir.path().join("control.sock"), dir: self.dir, log, public: self.public, metrics: self.metrics }
+    }
+}
+
+/// A running gate. When dropped, it and all that it started are killed, and after a failed test its log is shown.
+pub(crate) struct Gate {
+    child: Child,
+    dir: TempDir,
+    control: PathBuf,
+    log: PathBuf,
+    public: SocketAddr,
+    metrics: SocketAddr,
+}
+
+impl Gate {
+    pub(crate) fn public(&self) -> SocketAddr {
+        self.public
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn control(&self) -> &Path {
+        &self.control
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).expect("the gate's process");
+    }
+
+    /// What the gate has logged so far.
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).expect("the log")).into_owned()
+    }
+
+    /// Waits until `/readyz` says 200; a gate that ends instead fails the test.
+    pub(crate) fn wait_ready(&mut self) {
+        let what = "the gate is ready";
+        wait_within(Duration::from_secs(30), what, || {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                panic!("the gate ended at its start: {status}\n{}", self.log());
+            }
+            self.ask("/readyz").ok().filter(|answer| answer.status == 200)
+        });
+    }
+
+    /// A GET of the admin endpoint.
+    pub(crate) fn ask(&self, path: &str) -> std::io::Result<http::Answer> {
+        http::get(self.metrics, path)
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        Metrics::parse(&self.ask("/metrics").expect("a scrape").text())
+    }
+
+    /// A verb of the command line; its control socket is named by the environment.
+    pub(crate) fn verb<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(SYNGATE);
+        clean_environment(&mut command);
+        command.args(arguments).env("SYNGATE_CONTROL", &self.control).current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a verb to its end.
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Done {
+        Done::from(self.verb(arguments).output().expect("syngate runs"))
+    }
+
+    /// A reload that must succeed.
+    pub(crate) fn reload(&self) {
+        self.run(["reload"]).expect_code(0);
+    }
+
+    pub(crate) fn status_json(&self) -> serde_json::Value {
+        let done = self.run(["status", "--json"]);
+        done.expect_code(0);
+        serde_json::from_str(&done.out).expect("JSON")
+    }
+
+    /// Ends within `limit`, or the test fails.
+    pub(crate) fn wait_exit(&mut self, limit: Duration) -> ExitStatus {
+        wait_within(limit, "the gate ends", || self.child.try_wait().expect("wait"))
+    }
+
+    /// Every process that the gate has started, directly or not, and that still runs: known by the directory it runs in,
+    /// so that those whose parent has gone are found too.
+    pub(crate) fn children(&self) -> Vec<Pid> {
+        let inside = |pid: &Pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(self.dir.path()));
+        let all = fs::read_dir("/proc").expect("/proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        all.map(Pid::from_raw).filter(|pid| *pid != self.pid() && inside(pid)).collect()
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let from = log.len().saturating_sub(20_000);
+            eprintln!("--- the gate's log ---\n{}\n--- end ---", String::from_utf8_lossy(&log.as_bytes()[from..]));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(5) {
+            let left = self.children();
+            if left.is_empty() {
+                break;
+            }
+            for pid in left {
+                let _ = kill(pid, Signal::SIGKILL);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Variables that configure a gate, and descriptors passed to it, come from the test alone.
+fn clean_environment(command: &mut Command) {
+    let of_gate = |name: &str| ["SYNGATE_", "LISTEN_", "NOTIFY_", "WATCHDOG_"].iter().any(|prefix| name.starts_with(prefix));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_gate)) {
+        command.env_remove(name);
+    }
+    command.env_remove("XDG_RUNTIME_DIR");
+}
+
+/// `syngate` with these arguments and no gate around it.
+pub(crate) fn syngate<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(SYNGATE);
+    clean_environment(&mut command);
+    command.args(arguments).current_dir(directory).stdin(Stdio::null());
+    command
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Done {
+    fn from(output: Output) -> Done {
+        Done {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Done {
+    #[track_caller]
+    pub(crate) fn expect_code(&self, code: i32) -> &Done {
+        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        self
+    }
+
+    /// Each of `words` stands in its output, which has no trace of a panic.
+    #[track_caller]
+    pub(crate) fn expect_words(&self, words: &[&str]) -> &Done {
+        let all = format!("{}{}", self.out, self.err);
+        for word in words {
+            assert!(all.contains(word), "`{word}` is missing in:\n{all}");
+        }
+        assert!(!all.contains("panicked"), "{all}");
+        self
+    }
+}
+
+/// One scrape: each series, as it is written, with its value.
+#[derive(Debug)]
+pub(crate) struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    fn parse(text: &str) -> Metrics {
+        let series = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        let pair = |line: &str| {
+            let (name, value) = line.rsplit_once(' ').expect("a series and its value");
+            (name.to_owned(), value.parse().expect("a number"))
+        };
+        Metrics(series.map(pair).collect())
+    }
+
+    /// The sum over the series of `name` (without its prefix) that have all of `labels`; there must be one.
+    #[track_caller]
+    pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.find(name, labels).unwrap_or_else(|| panic!("no series syngate_{name} with {labels:?}"))
+    }
+
+    /// [`Metrics::sum`], or `None` where there is no such series.
+    pub(crate) fn find(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let wanted: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{value}\"")).collect();
+        let fits = |series: &str| {
+            let rest = series.strip_prefix("syngate_").and_then(|series| series.strip_prefix(name));
+            let in_braces = rest.and_then(|rest| rest.strip_prefix('{')?.strip_suffix('}'));
+            match (rest, in_braces) {
+                (Some(""), _) => wanted.is_empty(),
+                (_, Some(pairs)) => wanted.iter().all(|pair| pairs.split(',').any(|found| found == pair)),
+                _ => false,
+            }
+        };
+        self.0.iter().filter(|(series, _)| fits(series)).map(|(_, value)| *value).reduce(|a, b| a + b)
+    }
+}

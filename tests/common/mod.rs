@@ -1,0 +1,35 @@
+//! The harness of the end to end tests: a network of one's own, the gate as a process, backends, and load.
+//!
+//! Nothing here waits for a time to pass: [`wait_until`] looks for what should come, up to a deadline.
+
+pub(crate) mod backend;
+pub(crate) mod gate;
+pub(crate) mod http;
+pub(crate) mod load;
+pub(crate) mod net;
+#[path = "../backend/pattern.rs"]
+pub(crate) mod pattern;
+
+use std::time::{Duration, Instant};
+
+/// Asks `look` until it finds something; panics with `what` after 30 s.
+pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_within(Duration::from_secs(30), what, look)
+}
+
+/// [`wait_for`] a condition.
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    wait_for(what, || holds().then_some(()));
+}
+
+/// [`wait_for`] with a deadline of its own.
+pub(crate) fn wait_within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < limit, "waited {limit:?} in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

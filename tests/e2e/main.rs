@@ -1,0 +1,9 @@
+//! End to end: the real binary, real backends, and what a client sees.
+//!
+//! One file a group of scenarios. Tests whose name begins with `load_` need the machine for themselves; nextest runs them one
+//! at a time (`.config/nextest.toml`).
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod harness;
