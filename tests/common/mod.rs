@@ -7,6 +7,7 @@ pub(crate) mod gate;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod net;
+pub(crate) mod wire;
 #[path = "../backend/pattern.rs"]
 pub(crate) mod pattern;
 
