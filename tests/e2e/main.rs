@@ -6,5 +6,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod coalesce;
+mod crash;
+mod drain;
 mod exact;
+mod failures;
 mod harness;
+mod reload;
+mod replace;

@@ -1,0 +1,91 @@
+//! An old generation isn't told to stop while the kernel still holds connections for it.
+
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+use std::process::Stdio;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use socket2::Socket;
+
+use crate::common::backend::{self, Hop};
+use crate::common::gate::{Gate, Setup};
+use crate::common::net::Net;
+use crate::common::wire::{connect, send};
+use crate::common::{http, wait_until};
+
+const BURST: usize = 60;
+
+#[test]
+fn queued_connections_are_served_before_the_drain_signal() {
+    let net = Net::new();
+    for hop in [Hop::Address, Hop::Socket] {
+        let gate = slow_server(&net, hop, &["--drain-signal", "TERM"]);
+        let burst = reload_behind_a_burst(&gate, |_| {});
+        let (answered, reset) = outcome(burst);
+        assert_eq!(reset, 0, "{hop:?}: {answered} answered");
+        let metrics = gate.metrics();
+        assert_eq!(metrics.sum("forced_closes_total", &[]), 0.0);
+        assert_eq!(metrics.sum("connections_closed_total", &[("reason", "backend_reset")]), 0.0);
+    }
+}
+
+/// The row above can fail: a SIGTERM at the flip does lose what is queued.
+#[test]
+fn a_signal_at_the_flip_loses_what_is_queued() {
+    let net = Net::new();
+    for hop in [Hop::Address, Hop::Socket] {
+        let gate = slow_server(&net, hop, &["--min-ready", "5s"]);
+        let burst = reload_behind_a_burst(&gate, |old| kill(old, Signal::SIGTERM).expect("the old process"));
+        let (answered, reset) = outcome(burst);
+        assert!(reset >= 20, "{hop:?}: {answered} answered, {reset} reset");
+    }
+}
+
+/// Accepts one connection in 5 ms, and at SIGTERM closes its listener at once.
+fn slow_server(net: &Net, hop: Hop, options: &[&str]) -> Gate {
+    let setup = Setup::new(net).options(["--min-ready", "100ms", "--ready-settle", "0s"]).options(options);
+    setup.backend(backend::own(hop, &["accept-every=5", "abrupt=yes"])).start()
+}
+
+/// Reloads while at least half of [`BURST`] connections wait for the old generation, and calls `at_flip` with its pid
+/// as soon as the new one is active. Returns every connection whose answer is still to come.
+fn reload_behind_a_burst(gate: &Gate, at_flip: impl FnOnce(Pid)) -> Vec<Socket> {
+    let old = http::get(gate.public(), "/pid").expect("the old generation's answer").text();
+    let old = Pid::from_raw(old.parse().expect("a pid"));
+    let mut reload = gate.verb(["reload"]).stdout(Stdio::null()).spawn().expect("syngate runs");
+    let mut burst: Vec<Socket> = Vec::new();
+    while gate.metrics().sum("generation_active", &[]) == 1.0 {
+        burst.retain(|socket| !answered(socket));
+        while burst.len() < BURST {
+            let socket = connect(gate.public());
+            send(&socket, b"GET /burst HTTP/1.1\r\nConnection: close\r\n\r\n");
+            burst.push(socket);
+        }
+    }
+    at_flip(old);
+    burst.retain(|socket| !answered(socket));
+    assert!(burst.len() >= BURST / 2, "only {} were still queued at the flip", burst.len());
+    wait_until("the old generation has ended", || !Path::new(&format!("/proc/{old}")).exists());
+    assert!(reload.wait().expect("wait").code().is_some());
+    burst
+}
+
+/// True when its answer has begun to come.
+fn answered(socket: &Socket) -> bool {
+    socket.set_nonblocking(true).expect("nonblocking");
+    let seen = socket.peek(&mut [std::mem::MaybeUninit::uninit()]);
+    socket.set_nonblocking(false).expect("blocking");
+    !matches!(seen, Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+/// How many were answered, and how many were lost.
+fn outcome(burst: Vec<Socket>) -> (usize, usize) {
+    let whole = |socket: &Socket| {
+        let mut text = String::new();
+        let end = (&mut &*socket).read_to_string(&mut text);
+        end.is_ok() && text.ends_with("/burst")
+    };
+    let answered = burst.iter().filter(|socket| whole(socket)).count();
+    (answered, burst.len() - answered)
+}
