@@ -1,7 +1,7 @@
 //! The gate as a process: started with a test's options, watched from outside, ended with the test.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,9 @@ pub(crate) struct Setup {
     dir: TempDir,
     public: SocketAddr,
     metrics: SocketAddr,
-    command: Command,
+    program: Vec<OsString>,
+    options: Vec<OsString>,
+    environment: Vec<(String, String)>,
     backend: Vec<String>,
 }
 
@@ -38,11 +40,9 @@ impl Setup {
     pub(crate) fn bare(net: &Net) -> Setup {
         let dir = tempfile::Builder::new().prefix("syngate-test-").tempdir().expect("a directory");
         let (public, metrics) = (net.free_address(), net.free_address());
-        let mut command = Command::new(SYNGATE);
-        clean_environment(&mut command);
-        command.arg("run").arg("--control").arg(dir.path().join("control.sock"));
-        command.arg("--metrics").arg(metrics.to_string()).current_dir(dir.path());
-        Setup { dir, public, metrics, command, backend: Vec::new() }
+        let control = dir.path().join("control.sock").into();
+        let options = vec!["--control".into(), control, "--metrics".into(), metrics.to_string().into()];
+        Setup { dir, public, metrics, program: vec![SYNGATE.into()], options, environment: Vec::new(), backend: Vec::new() }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -55,12 +55,18 @@ impl Setup {
     }
 
     pub(crate) fn options<S: AsRef<OsStr>>(mut self, options: impl IntoIterator<Item = S>) -> Setup {
-        self.command.args(options);
+        self.options.extend(options.into_iter().map(|option| option.as_ref().to_owned()));
         self
     }
 
     pub(crate) fn environment(mut self, name: &str, value: &str) -> Setup {
-        self.command.env(name, value);
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Started by `program`, which takes a command to run as its last arguments.
+    pub(crate) fn under<S: Into<OsString>>(mut self, program: impl IntoIterator<Item = S>) -> Setup {
+        self.program.splice(..0, program.into_iter().map(Into::into));
         self
     }
 
@@ -78,35 +84,53 @@ impl Setup {
     }
 
     /// Starts it and waits for nothing.
-    pub(crate) fn spawn(mut self) -> Gate {
-        if !self.backend.is_empty() {
-            self.command.arg("--").args(&self.backend);
-        }
-        let log = self.dir.path().join("gate.log");
+    pub(crate) fn spawn(self) -> Gate {
+        let log = self.dir().join("gate.log");
         let sink = File::create(&log).expect("the log");
-        let child = self.command.stdin(Stdio::null()).stdout(sink.try_clone().expect("dup")).stderr(sink).spawn();
-        let child = child.expect("syngate starts");
-        Gate { child, control: self.dir.path().join("control.sock"), dir: self.dir, log, public: self.public, metrics: self.metrics }
+        let mut command = self.command();
+        let child = command.stdin(Stdio::null()).stdout(sink.try_clone().expect("dup")).stderr(sink).spawn();
+        Gate { child: child.expect("syngate starts"), control: self.dir().join("control.sock"), log, setup: Some(self) }
+    }
+
+    /// The whole command line, as it would be started.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program[0]);
+        clean_environment(&mut command);
+        command.args(&self.program[1..]).arg("run").args(&self.options).current_dir(self.dir());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if !self.backend.is_empty() {
+            command.arg("--").args(&self.backend);
+        }
+        command
     }
 }
 
 /// A running gate. When dropped, it and all that it started are killed, and after a failed test its log is shown.
 pub(crate) struct Gate {
     child: Child,
-    dir: TempDir,
     control: PathBuf,
     log: PathBuf,
-    public: SocketAddr,
-    metrics: SocketAddr,
+    /// `None` only when [`Gate::again`] has taken it.
+    setup: Option<Setup>,
 }
 
 impl Gate {
+    fn setup(&self) -> &Setup {
+        self.setup.as_ref().expect("a gate has a setup until it is started again")
+    }
+
     pub(crate) fn public(&self) -> SocketAddr {
-        self.public
+        self.setup().public
     }
 
     pub(crate) fn dir(&self) -> &Path {
-        self.dir.path()
+        self.setup().dir()
+    }
+
+    /// Another start of the same command line in the same directory, after this one has ended.
+    pub(crate) fn again(mut self) -> Gate {
+        self.child.wait().expect("wait");
+        self.setup.take().expect("a gate has a setup until it is started again").start()
     }
 
     pub(crate) fn control(&self) -> &Path {
@@ -139,7 +163,7 @@ impl Gate {
 
     /// A GET of the admin endpoint.
     pub(crate) fn ask(&self, path: &str) -> std::io::Result<http::Answer> {
-        http::get(self.metrics, path)
+        http::get(self.setup().metrics, path)
     }
 
     pub(crate) fn metrics(&self) -> Metrics {
@@ -150,7 +174,7 @@ impl Gate {
     pub(crate) fn verb<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(SYNGATE);
         clean_environment(&mut command);
-        command.args(arguments).env("SYNGATE_CONTROL", &self.control).current_dir(self.dir.path()).stdin(Stdio::null());
+        command.args(arguments).env("SYNGATE_CONTROL", &self.control).current_dir(self.dir()).stdin(Stdio::null());
         command
     }
 
@@ -178,7 +202,7 @@ impl Gate {
     /// Every process that the gate has started, directly or not, and that still runs: known by the directory it runs in,
     /// so that those whose parent has gone are found too.
     pub(crate) fn children(&self) -> Vec<Pid> {
-        let inside = |pid: &Pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(self.dir.path()));
+        let inside = |pid: &Pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(self.dir()));
         let all = fs::read_dir("/proc").expect("/proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         all.map(Pid::from_raw).filter(|pid| *pid != self.pid() && inside(pid)).collect()
     }
@@ -186,6 +210,9 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
+        if self.setup.is_none() {
+            return;
+        }
         if std::thread::panicking() {
             let log = self.log();
             let from = log.len().saturating_sub(20_000);

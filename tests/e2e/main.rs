@@ -12,5 +12,8 @@ mod drain;
 mod exact;
 mod failures;
 mod harness;
+mod herd;
+mod limits;
 mod reload;
 mod replace;
+mod stop;
