@@ -91,15 +91,27 @@ fn main() {
         })
     });
     let starting = options.starting.as_deref().map(lock);
-    let server = Arc::new(Server { options, draining: AtomicBool::new(false), open: AtomicUsize::new(0), served: AtomicUsize::new(0) });
-    server.note(if matches!(starting, Some(None)) { "overlap" } else { "start" });
+    let server = Arc::new(Server {
+        options,
+        draining: AtomicBool::new(false),
+        open: AtomicUsize::new(0),
+        served: AtomicUsize::new(0),
+    });
+    server.note(if matches!(starting, Some(None)) {
+        "overlap"
+    } else {
+        "start"
+    });
     thread::sleep(server.options.start);
     if server.options.never {
         term.wait().expect("sigwait");
         return;
     }
     let listener = server.options.listen().unwrap_or_else(|error| {
-        eprintln!("test-backend: cannot listen on {}: {error}", server.options.listen);
+        eprintln!(
+            "test-backend: cannot listen on {}: {error}",
+            server.options.listen
+        );
         exit(8)
     });
     server.note("listening");
@@ -151,7 +163,10 @@ fn parse() -> Options {
             "lock" => options.lock = Some(value.into()),
             "starting" => options.starting = Some(value.into()),
             "content" => options.content = std::fs::read(value).expect("the content"),
-            "journal" => options.journal = Some(OpenOptions::new().append(true).create(true).open(value).expect("the journal")),
+            "journal" => {
+                let file = OpenOptions::new().append(true).create(true).open(value);
+                options.journal = Some(file.expect("the journal"));
+            }
             "exit-after" => options.exit_after = Some(millis()),
             "never" => options.never = true,
             "fail" => options.fail = true,
@@ -165,7 +180,12 @@ fn parse() -> Options {
 }
 
 fn lock(path: &str) -> Option<Flock<File>> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).expect("the lock file");
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .expect("the lock file");
     Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
 }
 
@@ -205,14 +225,19 @@ impl Server {
     fn note(&self, what: &str) {
         if let Some(journal) = &self.options.journal {
             let line = format!("{what} {}\n", std::process::id());
-            (&mut &*journal).write_all(line.as_bytes()).expect("the journal");
+            (&mut &*journal)
+                .write_all(line.as_bytes())
+                .expect("the journal");
         }
     }
 
     /// Accepts until `woken` says that SIGTERM came, then ends as the module says.
     fn serve(self: &Arc<Self>, listener: Socket, woken: &UnixStream) {
         loop {
-            let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN), PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
+            let mut fds = [
+                PollFd::new(listener.as_fd(), PollFlags::POLLIN),
+                PollFd::new(woken.as_fd(), PollFlags::POLLIN),
+            ];
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => panic!("poll: {error}"),
@@ -248,7 +273,10 @@ impl Server {
             drop(socket);
             server.open.fetch_sub(1, Ordering::SeqCst);
         };
-        thread::Builder::new().stack_size(128 * 1024).spawn(serve).expect("a thread");
+        thread::Builder::new()
+            .stack_size(128 * 1024)
+            .spawn(serve)
+            .expect("a thread");
         thread::sleep(self.options.accept_every);
         true
     }
@@ -262,7 +290,8 @@ impl Server {
             }
             let path = request.split(' ').nth(1).unwrap_or("/");
             self.note(path);
-            let close = self.draining.load(Ordering::SeqCst) || request.to_ascii_lowercase().contains("connection: close");
+            let close = self.draining.load(Ordering::SeqCst)
+                || request.to_ascii_lowercase().contains("connection: close");
             let (body, length) = match path.split('/').collect::<Vec<_>>()[..] {
                 ["", "content"] => (options.content.clone(), options.content.len() as u64),
                 ["", "generation"] => text(std::env::var("SYNGATE_GENERATION").unwrap_or_default()),
@@ -272,7 +301,9 @@ impl Server {
                     thread::sleep(Duration::from_millis(millis.parse().unwrap_or(0)));
                     text(path.to_owned())
                 }
-                _ if number.is_multiple_of(options.garble_every) => text("/somebody-else".to_owned()),
+                _ if number.is_multiple_of(options.garble_every) => {
+                    text("/somebody-else".to_owned())
+                }
                 _ => text(path.to_owned()),
             };
             let mut answer = format!(

@@ -41,11 +41,21 @@ pub(crate) fn own(hop: Hop, options: &[&str]) -> Vec<String> {
 }
 
 fn command(listen: &str, options: &[&str]) -> Vec<String> {
-    let directory = Path::new(env!("CARGO_BIN_EXE_syngate")).parent().expect("a directory");
+    let directory = Path::new(env!("CARGO_BIN_EXE_syngate"))
+        .parent()
+        .expect("a directory");
     let program = directory.join("examples/test-backend");
-    assert!(program.exists(), "{} is missing: cargo build --example test-backend", program.display());
+    assert!(
+        program.exists(),
+        "{} is missing: cargo build --example test-backend",
+        program.display()
+    );
     let words = [program.to_str().expect("a plain path"), listen];
-    words.into_iter().chain(options.iter().copied()).map(str::to_owned).collect()
+    words
+        .into_iter()
+        .chain(options.iter().copied())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A server that a test runs beside the gate; killed when dropped.
@@ -56,18 +66,33 @@ pub(crate) struct Outside {
 impl Outside {
     /// `test-backend` on `address`, once it accepts.
     pub(crate) fn start(address: SocketAddr, options: &[&str]) -> Outside {
-        Outside::command(address, &command(&format!("tcp:{address}"), options), Path::new("."))
+        Outside::command(
+            address,
+            &command(&format!("tcp:{address}"), options),
+            Path::new("."),
+        )
     }
 
     /// A command for [`Hop::Address`], run as the gate would run it, once it accepts.
     pub(crate) fn command(address: SocketAddr, words: &[String], directory: &Path) -> Outside {
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
-        let words: Vec<String> = words.iter().map(|word| word.replace("{addr}", &ip).replace("{port}", &port)).collect();
+        let words: Vec<String> = words
+            .iter()
+            .map(|word| word.replace("{addr}", &ip).replace("{port}", &port))
+            .collect();
         let mut process = Command::new(&words[0]);
-        process.args(&words[1..]).current_dir(directory).stdin(Stdio::null());
-        process.env("SYNGATE_ADDR", ip).env("SYNGATE_PORT", port).env("SYNGATE_DIR", directory);
+        process
+            .args(&words[1..])
+            .current_dir(directory)
+            .stdin(Stdio::null());
+        process
+            .env("SYNGATE_ADDR", ip)
+            .env("SYNGATE_PORT", port)
+            .env("SYNGATE_DIR", directory);
         let child = process.spawn().expect("the backend starts");
-        wait_until("the backend accepts", || std::net::TcpStream::connect(address).is_ok());
+        wait_until("the backend accepts", || {
+            std::net::TcpStream::connect(address).is_ok()
+        });
         Outside { child }
     }
 
@@ -75,19 +100,30 @@ impl Outside {
     pub(crate) fn start_unix(path: &Path, options: &[&str]) -> Outside {
         let words = command(&format!("unix:{}", path.display()), options);
         let mut process = Command::new(&words[0]);
-        let child = process.args(&words[1..]).stdin(Stdio::null()).spawn().expect("the backend starts");
-        wait_until("the backend accepts", || std::os::unix::net::UnixStream::connect(path).is_ok());
+        let child = process
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("the backend starts");
+        wait_until("the backend accepts", || {
+            std::os::unix::net::UnixStream::connect(path).is_ok()
+        });
         Outside { child }
     }
 
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).expect("a pid");
-        kill(Pid::from_raw(pid), signal).expect("the backend's process");
+        kill(self.pid(), signal).expect("the backend's process");
     }
 
     /// Waits for its end.
     pub(crate) fn wait(&mut self) {
-        wait_until("the backend ends", || self.child.try_wait().expect("wait").is_some());
+        wait_until("the backend ends", || {
+            self.child.try_wait().expect("wait").is_some()
+        });
     }
 }
 
@@ -141,7 +177,9 @@ backend app
     );
     let file = directory.join("haproxy.cfg");
     fs::write(&file, text).expect("haproxy.cfg");
-    ["haproxy", "-W", "-f", file.to_str().expect("a plain path")].map(str::to_owned).to_vec()
+    ["haproxy", "-W", "-f", file.to_str().expect("a plain path")]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 /// The command of nginx. It can't read its address from the environment, so a script writes each generation's
@@ -155,7 +193,10 @@ pub(crate) fn nginx(directory: &Path, hop: Hop, download_bytes: u64) -> Vec<Stri
     };
     let root = directory.join("www");
     fs::create_dir_all(root.join("download")).expect("a directory");
-    write_pattern(&root.join("download").join(download_bytes.to_string()), download_bytes);
+    write_pattern(
+        &root.join("download").join(download_bytes.to_string()),
+        download_bytes,
+    );
     let template = format!(
         "daemon off;
 user root;
@@ -218,7 +259,15 @@ Server((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
 "#;
     fs::write(directory.join("server.py"), program).expect("server.py");
     write_pattern(&directory.join("pattern"), 10_000_000);
-    ["/usr/bin/python3", "server.py", "{addr}", "{port}", "pattern"].map(str::to_owned).to_vec()
+    [
+        "/usr/bin/python3",
+        "server.py",
+        "{addr}",
+        "{port}",
+        "pattern",
+    ]
+    .map(str::to_owned)
+    .to_vec()
 }
 
 fn write_pattern(path: &Path, length: u64) {

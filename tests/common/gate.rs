@@ -1,6 +1,5 @@
 //! The gate as a process: started with a test's options, watched from outside, ended with the test.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -13,6 +12,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::net::Net;
+use super::scrape::Metrics;
 use super::{http, wait_within};
 
 const SYNGATE: &str = env!("CARGO_BIN_EXE_syngate");
@@ -38,11 +38,27 @@ impl Setup {
 
     /// Without a listener: a configuration file or the test names them.
     pub(crate) fn bare(net: &Net) -> Setup {
-        let dir = tempfile::Builder::new().prefix("syngate-test-").tempdir().expect("a directory");
+        let dir = tempfile::Builder::new()
+            .prefix("syngate-test-")
+            .tempdir()
+            .expect("a directory");
         let (public, metrics) = (net.free_address(), net.free_address());
         let control = dir.path().join("control.sock").into();
-        let options = vec!["--control".into(), control, "--metrics".into(), metrics.to_string().into()];
-        Setup { dir, public, metrics, program: vec![SYNGATE.into()], options, environment: Vec::new(), backend: Vec::new() }
+        let options = vec![
+            "--control".into(),
+            control,
+            "--metrics".into(),
+            metrics.to_string().into(),
+        ];
+        Setup {
+            dir,
+            public,
+            metrics,
+            program: vec![SYNGATE.into()],
+            options,
+            environment: Vec::new(),
+            backend: Vec::new(),
+        }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -54,8 +70,12 @@ impl Setup {
         self.public
     }
 
-    pub(crate) fn options<S: AsRef<OsStr>>(mut self, options: impl IntoIterator<Item = S>) -> Setup {
-        self.options.extend(options.into_iter().map(|option| option.as_ref().to_owned()));
+    pub(crate) fn options<S: AsRef<OsStr>>(
+        mut self,
+        options: impl IntoIterator<Item = S>,
+    ) -> Setup {
+        self.options
+            .extend(options.into_iter().map(|option| option.as_ref().to_owned()));
         self
     }
 
@@ -65,8 +85,12 @@ impl Setup {
     }
 
     /// Started by `program`, which takes a command to run as its last arguments.
-    pub(crate) fn under<S: Into<OsString>>(mut self, program: impl IntoIterator<Item = S>) -> Setup {
-        self.program.splice(..0, program.into_iter().map(Into::into));
+    pub(crate) fn under<S: Into<OsString>>(
+        mut self,
+        program: impl IntoIterator<Item = S>,
+    ) -> Setup {
+        self.program
+            .splice(..0, program.into_iter().map(Into::into));
         self
     }
 
@@ -87,16 +111,35 @@ impl Setup {
     pub(crate) fn spawn(self) -> Gate {
         let log = self.dir().join("gate.log");
         let sink = File::create(&log).expect("the log");
-        let mut command = self.command();
-        let child = command.stdin(Stdio::null()).stdout(sink.try_clone().expect("dup")).stderr(sink).spawn();
-        Gate { child: child.expect("syngate starts"), control: self.dir().join("control.sock"), log, setup: Some(self) }
+        let mut command = self.command_of("run");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(sink.try_clone().expect("dup"))
+            .stderr(sink)
+            .spawn();
+        Gate {
+            child: child.expect("syngate starts"),
+            control: self.dir().join("control.sock"),
+            log,
+            setup: Some(self),
+        }
     }
 
-    /// The whole command line, as it would be started.
-    pub(crate) fn command(&self) -> Command {
+    /// With a control socket elsewhere.
+    pub(crate) fn replace_control(mut self, path: &str) -> Setup {
+        self.options[1] = path.into(); // the first option is --control
+        self
+    }
+
+    /// The whole command line, for `run` or `check`.
+    pub(crate) fn command_of(&self, verb: &str) -> Command {
         let mut command = Command::new(&self.program[0]);
         clean_environment(&mut command);
-        command.args(&self.program[1..]).arg("run").args(&self.options).current_dir(self.dir());
+        command
+            .args(&self.program[1..])
+            .arg(verb)
+            .args(&self.options)
+            .current_dir(self.dir());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if !self.backend.is_empty() {
             command.arg("--").args(&self.backend);
@@ -116,7 +159,9 @@ pub(crate) struct Gate {
 
 impl Gate {
     fn setup(&self) -> &Setup {
-        self.setup.as_ref().expect("a gate has a setup until it is started again")
+        self.setup
+            .as_ref()
+            .expect("a gate has a setup until it is started again")
     }
 
     pub(crate) fn public(&self) -> SocketAddr {
@@ -130,7 +175,10 @@ impl Gate {
     /// Another start of the same command line in the same directory, after this one has ended.
     pub(crate) fn again(mut self) -> Gate {
         self.child.wait().expect("wait");
-        self.setup.take().expect("a gate has a setup until it is started again").start()
+        self.setup
+            .take()
+            .expect("a gate has a setup until it is started again")
+            .start()
     }
 
     pub(crate) fn control(&self) -> &Path {
@@ -157,7 +205,9 @@ impl Gate {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 panic!("the gate ended at its start: {status}\n{}", self.log());
             }
-            self.ask("/readyz").ok().filter(|answer| answer.status == 200)
+            self.ask("/readyz")
+                .ok()
+                .filter(|answer| answer.status == 200)
         });
     }
 
@@ -174,7 +224,11 @@ impl Gate {
     pub(crate) fn verb<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(SYNGATE);
         clean_environment(&mut command);
-        command.args(arguments).env("SYNGATE_CONTROL", &self.control).current_dir(self.dir()).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .env("SYNGATE_CONTROL", &self.control)
+            .current_dir(self.dir())
+            .stdin(Stdio::null());
         command
     }
 
@@ -196,15 +250,23 @@ impl Gate {
 
     /// Ends within `limit`, or the test fails.
     pub(crate) fn wait_exit(&mut self, limit: Duration) -> ExitStatus {
-        wait_within(limit, "the gate ends", || self.child.try_wait().expect("wait"))
+        wait_within(limit, "the gate ends", || {
+            self.child.try_wait().expect("wait")
+        })
     }
 
     /// Every process that the gate has started, directly or not, and that still runs: known by the directory it runs in,
     /// so that those whose parent has gone are found too.
     pub(crate) fn children(&self) -> Vec<Pid> {
-        let inside = |pid: &Pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(self.dir()));
-        let all = fs::read_dir("/proc").expect("/proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        all.map(Pid::from_raw).filter(|pid| *pid != self.pid() && inside(pid)).collect()
+        let inside = |pid: &Pid| {
+            fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(self.dir()))
+        };
+        let all = fs::read_dir("/proc")
+            .expect("/proc")
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        all.map(Pid::from_raw)
+            .filter(|pid| *pid != self.pid() && inside(pid))
+            .collect()
     }
 }
 
@@ -216,7 +278,10 @@ impl Drop for Gate {
         if std::thread::panicking() {
             let log = self.log();
             let from = log.len().saturating_sub(20_000);
-            eprintln!("--- the gate's log ---\n{}\n--- end ---", String::from_utf8_lossy(&log.as_bytes()[from..]));
+            eprintln!(
+                "--- the gate's log ---\n{}\n--- end ---",
+                String::from_utf8_lossy(&log.as_bytes()[from..])
+            );
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -236,7 +301,11 @@ impl Drop for Gate {
 
 /// Variables that configure a gate, and descriptors passed to it, come from the test alone.
 fn clean_environment(command: &mut Command) {
-    let of_gate = |name: &str| ["SYNGATE_", "LISTEN_", "NOTIFY_", "WATCHDOG_"].iter().any(|prefix| name.starts_with(prefix));
+    let of_gate = |name: &str| {
+        ["SYNGATE_", "LISTEN_", "NOTIFY_", "WATCHDOG_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+    };
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_gate)) {
         command.env_remove(name);
     }
@@ -244,10 +313,16 @@ fn clean_environment(command: &mut Command) {
 }
 
 /// `syngate` with these arguments and no gate around it.
-pub(crate) fn syngate<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> Command {
+pub(crate) fn syngate<S: AsRef<OsStr>>(
+    directory: &Path,
+    arguments: impl IntoIterator<Item = S>,
+) -> Command {
     let mut command = Command::new(SYNGATE);
     clean_environment(&mut command);
-    command.args(arguments).current_dir(directory).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(Stdio::null());
     command
 }
 
@@ -272,7 +347,13 @@ impl From<Output> for Done {
 impl Done {
     #[track_caller]
     pub(crate) fn expect_code(&self, code: i32) -> &Done {
-        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        assert_eq!(
+            self.code,
+            Some(code),
+            "stdout:\n{}\nstderr:\n{}",
+            self.out,
+            self.err
+        );
         self
     }
 
@@ -285,41 +366,5 @@ impl Done {
         }
         assert!(!all.contains("panicked"), "{all}");
         self
-    }
-}
-
-/// One scrape: each series, as it is written, with its value.
-#[derive(Debug)]
-pub(crate) struct Metrics(BTreeMap<String, f64>);
-
-impl Metrics {
-    fn parse(text: &str) -> Metrics {
-        let series = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-        let pair = |line: &str| {
-            let (name, value) = line.rsplit_once(' ').expect("a series and its value");
-            (name.to_owned(), value.parse().expect("a number"))
-        };
-        Metrics(series.map(pair).collect())
-    }
-
-    /// The sum over the series of `name` (without its prefix) that have all of `labels`; there must be one.
-    #[track_caller]
-    pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        self.find(name, labels).unwrap_or_else(|| panic!("no series syngate_{name} with {labels:?}"))
-    }
-
-    /// [`Metrics::sum`], or `None` where there is no such series.
-    pub(crate) fn find(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-        let wanted: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{value}\"")).collect();
-        let fits = |series: &str| {
-            let rest = series.strip_prefix("syngate_").and_then(|series| series.strip_prefix(name));
-            let in_braces = rest.and_then(|rest| rest.strip_prefix('{')?.strip_suffix('}'));
-            match (rest, in_braces) {
-                (Some(""), _) => wanted.is_empty(),
-                (_, Some(pairs)) => wanted.iter().all(|pair| pairs.split(',').any(|found| found == pair)),
-                _ => false,
-            }
-        };
-        self.0.iter().filter(|(series, _)| fits(series)).map(|(_, value)| *value).reduce(|a, b| a + b)
     }
 }

@@ -36,10 +36,22 @@ impl Head {
         let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
             return Ok(None);
         };
-        let text = std::str::from_utf8(&bytes[..end]).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
+        let text = std::str::from_utf8(&bytes[..end])
+            .map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
         let mut lines = text.split("\r\n");
-        let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok());
-        let mut head = Head { length: end + 4, status: status.ok_or(ErrorKind::InvalidData)?, content_length: None, close: false };
+        let status = lines.next().and_then(|line| {
+            line.strip_prefix("HTTP/1.")?
+                .split(' ')
+                .nth(1)?
+                .parse()
+                .ok()
+        });
+        let mut head = Head {
+            length: end + 4,
+            status: status.ok_or(ErrorKind::InvalidData)?,
+            content_length: None,
+            close: false,
+        };
         for line in lines {
             let (name, value) = line.split_once(':').ok_or(ErrorKind::InvalidData)?;
             match name.to_ascii_lowercase().as_str() {
@@ -67,7 +79,9 @@ pub(crate) fn unix(socket: &Path, method: &str, path: &str) -> io::Result<Answer
 }
 
 fn exchange(mut stream: impl Read + Write, method: &str, path: &str) -> io::Result<Answer> {
-    let request = format!("{method} {path} HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    );
     stream.write_all(request.as_bytes())?;
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
@@ -75,6 +89,9 @@ fn exchange(mut stream: impl Read + Write, method: &str, path: &str) -> io::Resu
     let body = bytes.split_off(head.length);
     match head.content_length {
         Some(length) if length != body.len() as u64 => Err(ErrorKind::UnexpectedEof.into()),
-        _ => Ok(Answer { status: head.status, body }),
+        _ => Ok(Answer {
+            status: head.status,
+            body,
+        }),
     }
 }

@@ -7,9 +7,10 @@ pub(crate) mod gate;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod net;
-pub(crate) mod wire;
 #[path = "../backend/pattern.rs"]
 pub(crate) mod pattern;
+pub(crate) mod scrape;
+pub(crate) mod wire;
 
 use std::time::{Duration, Instant};
 
@@ -24,13 +25,20 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// [`wait_for`] with a deadline of its own.
-pub(crate) fn wait_within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_within<T>(
+    limit: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Option<T>,
+) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < limit, "waited {limit:?} in vain for: {what}");
+        assert!(
+            start.elapsed() < limit,
+            "waited {limit:?} in vain for: {what}"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }

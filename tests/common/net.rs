@@ -6,7 +6,9 @@ use std::ops::Sub;
 use std::os::fd::AsRawFd;
 
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
+};
 
 /// Where a test's sockets live. Threads and processes that the test makes later live there too.
 pub(crate) struct Net {
@@ -58,7 +60,9 @@ impl Net {
         let mut lines = table.lines();
         let count = |name: &str, names: &str, values: &str| {
             let place = names.split(' ').position(|word| word == name);
-            place.and_then(|place| values.split(' ').nth(place)).and_then(|value| value.parse().ok())
+            place
+                .and_then(|place| values.split(' ').nth(place))
+                .and_then(|value| value.parse().ok())
         };
         while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
             if names.starts_with("TcpExt:") {
@@ -103,10 +107,24 @@ fn raise_loopback() {
     message.extend_from_slice(&IFF_UP.to_ne_bytes()); // flags
     message.extend_from_slice(&IFF_UP.to_ne_bytes()); // which of them to change
 
-    let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)
-        .expect("a netlink socket");
-    sendto(netlink.as_raw_fd(), &message, &NetlinkAddr::new(0, 0), MsgFlags::empty()).expect("RTM_NEWLINK");
+    let netlink = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRoute,
+    )
+    .expect("a netlink socket");
+    sendto(
+        netlink.as_raw_fd(),
+        &message,
+        &NetlinkAddr::new(0, 0),
+        MsgFlags::empty(),
+    )
+    .expect("RTM_NEWLINK");
     let mut answer = [0; 1024];
     let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty()).expect("an answer");
-    assert!(length >= 20 && answer[16..20] == [0; 4], "lo doesn't come up");
+    assert!(
+        length >= 20 && answer[16..20] == [0; 4],
+        "lo doesn't come up"
+    );
 }

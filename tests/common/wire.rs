@@ -38,7 +38,10 @@ impl Wire {
 
     pub(crate) fn with(setup: Setup, net: &Net, endpoint: Endpoint, options: &[&str]) -> Wire {
         let (listener, address) = listen(&setup, net, endpoint, 1024);
-        let gate = setup.options(["--backend", &address]).options(options).start();
+        let gate = setup
+            .options(["--backend", &address])
+            .options(options)
+            .start();
         let wire = Wire { gate, listener };
         wire.listener.set_nonblocking(true).expect("nonblocking");
         while wire.listener.accept().is_ok() {} // the gate's readiness probe
@@ -75,7 +78,12 @@ impl Wire {
 }
 
 /// A listener for a gate's backend, and the address that `--backend` takes.
-pub(crate) fn listen(setup: &Setup, net: &Net, endpoint: Endpoint, backlog: i32) -> (Socket, String) {
+pub(crate) fn listen(
+    setup: &Setup,
+    net: &Net,
+    endpoint: Endpoint,
+    backlog: i32,
+) -> (Socket, String) {
     let (socket, address, name) = match endpoint {
         Endpoint::Tcp => {
             let address = net.free_address();
@@ -86,7 +94,11 @@ pub(crate) fn listen(setup: &Setup, net: &Net, endpoint: Endpoint, backlog: i32)
         Endpoint::Unix => {
             let path = setup.dir().join("backend.sock");
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
-            (socket, SockAddr::unix(&path).expect("a path"), format!("unix:{}", path.display()))
+            (
+                socket,
+                SockAddr::unix(&path).expect("a path"),
+                format!("unix:{}", path.display()),
+            )
         }
     };
     socket.bind(&address).expect("bind");
@@ -97,7 +109,9 @@ pub(crate) fn listen(setup: &Setup, net: &Net, endpoint: Endpoint, backlog: i32)
 /// A TCP connection to `address` with time-outs, so that a hang is a failure.
 pub(crate) fn connect(address: SocketAddr) -> Socket {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
-    socket.connect_timeout(&address.into(), LIMIT).expect("connect");
+    socket
+        .connect_timeout(&address.into(), LIMIT)
+        .expect("connect");
     prepare(&socket);
     socket
 }
@@ -122,7 +136,10 @@ pub(crate) fn read_all(mut socket: &Socket) -> (Vec<u8>, End) {
     match socket.read_to_end(&mut bytes) {
         Ok(_) => (bytes, End::Eof),
         Err(error) if error.kind() == ErrorKind::ConnectionReset => (bytes, End::Reset),
-        Err(error) => panic!("neither an end nor a reset after {} bytes: {error}", bytes.len()),
+        Err(error) => panic!(
+            "neither an end nor a reset after {} bytes: {error}",
+            bytes.len()
+        ),
     }
 }
 
@@ -130,8 +147,13 @@ pub(crate) fn read_all(mut socket: &Socket) -> (Vec<u8>, End) {
 #[track_caller]
 pub(crate) fn expect(mut socket: &Socket, expected: &[u8]) {
     let mut bytes = vec![0; expected.len()];
-    socket.read_exact(&mut bytes).unwrap_or_else(|error| panic!("{error} instead of {}", expected.escape_ascii()));
-    assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
+    socket
+        .read_exact(&mut bytes)
+        .unwrap_or_else(|error| panic!("{error} instead of {}", expected.escape_ascii()));
+    assert_eq!(
+        bytes.escape_ascii().to_string(),
+        expected.escape_ascii().to_string()
+    );
 }
 
 #[track_caller]
@@ -159,7 +181,11 @@ pub(crate) fn read_pattern(mut socket: &Socket) -> (u64, End) {
         match socket.read(&mut buffer) {
             Ok(0) => return (at, End::Eof),
             Ok(length) => {
-                assert!(buffer[..length] == *pattern::at(at, length), "wrong bytes between {at} and {}", at + length as u64);
+                assert!(
+                    buffer[..length] == *pattern::at(at, length),
+                    "wrong bytes between {at} and {}",
+                    at + length as u64
+                );
                 at += length as u64;
             }
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return (at, End::Reset),

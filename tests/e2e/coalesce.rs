@@ -25,14 +25,18 @@ fn load_two_hundred_signals_in_a_second() {
     for number in 1..=200_u32 {
         write_content(&gate, number);
         gate.signal(Signal::SIGHUP);
-        thread::sleep((start + number * Duration::from_millis(5)).saturating_duration_since(Instant::now()));
+        thread::sleep(
+            (start + number * Duration::from_millis(5)).saturating_duration_since(Instant::now()),
+        );
     }
     wait_until("the last content is active", || content(&gate) == 200);
     let report = load.stop();
     report.print("200 SIGHUPs");
     report.expect_clean();
     expect_one_at_a_time(&gate);
-    let runs = gate.metrics().sum("reloads_total", &[("outcome", "success")]);
+    let runs = gate
+        .metrics()
+        .sum("reloads_total", &[("outcome", "success")]);
     println!("200 SIGHUPs: {runs} runs");
     assert!((1.0..200.0).contains(&runs), "{runs} runs");
 }
@@ -64,7 +68,9 @@ fn load_twenty_reloads_at_once() {
     report.print("20 reloads at once");
     report.expect_clean();
     expect_one_at_a_time(&gate);
-    let runs = gate.metrics().sum("reloads_total", &[("outcome", "success")]);
+    let runs = gate
+        .metrics()
+        .sum("reloads_total", &[("outcome", "success")]);
     assert!((1.0..20.0).contains(&runs), "{runs} runs");
 }
 
@@ -73,26 +79,45 @@ fn server(net: &Net) -> Gate {
     let setup = Setup::new(net).options(["--min-ready", "100ms", "--max-generations", "16"]);
     fs::write(setup.dir().join("content"), "0000").expect("the content");
     let option = |name: &str| format!("{name}={}", setup.dir().join(name).display());
-    let options = [option("content"), option("starting"), option("journal"), "start=50".to_owned()];
+    let options = [
+        option("content"),
+        option("starting"),
+        option("journal"),
+        "start=50".to_owned(),
+    ];
     let command = backend::own(Hop::Socket, &options.each_ref().map(String::as_str));
     setup.backend(command).start()
 }
 
 /// In place and in one write: a reader sees the old number or the new one.
 fn write_content(gate: &Gate, number: u32) {
-    let file = OpenOptions::new().write(true).open(gate.dir().join("content")).expect("the content");
-    file.write_all_at(format!("{number:04}").as_bytes(), 0).expect("the content");
+    let file = OpenOptions::new()
+        .write(true)
+        .open(gate.dir().join("content"))
+        .expect("the content");
+    file.write_all_at(format!("{number:04}").as_bytes(), 0)
+        .expect("the content");
     (&file).flush().expect("the content");
 }
 
 fn content(gate: &Gate) -> u32 {
-    http::get(gate.public(), "/content").expect("an answer").text().parse().expect("a number")
+    http::get(gate.public(), "/content")
+        .expect("an answer")
+        .text()
+        .parse()
+        .expect("a number")
 }
 
 #[track_caller]
 fn expect_one_at_a_time(gate: &Gate) {
     let journal = fs::read_to_string(gate.dir().join("journal")).expect("the journal");
-    let starts = journal.lines().filter(|line| line.starts_with("start ")).count();
+    let starts = journal
+        .lines()
+        .filter(|line| line.starts_with("start "))
+        .count();
     assert!(starts > 1, "{journal}");
-    assert!(!journal.lines().any(|line| line.starts_with("overlap")), "two were starting at once");
+    assert!(
+        !journal.lines().any(|line| line.starts_with("overlap")),
+        "two were starting at once"
+    );
 }

@@ -39,7 +39,8 @@ fn kill_under_load(hop: Hop) {
         kill(active(&gate), Signal::SIGKILL).expect("the active generation");
         wait_until("it is started again", || {
             let metrics = gate.metrics();
-            metrics.sum("backend_restarts_total", &[]) > f64::from(round) && metrics.sum("generations", &[("state", "active")]) == 1.0
+            metrics.sum("backend_restarts_total", &[]) > f64::from(round)
+                && metrics.sum("generations", &[("state", "active")]) == 1.0
         });
         // The next one comes when this one serves.
         let served = load.fresh_ok();
@@ -54,12 +55,26 @@ fn kill_under_load(hop: Hop) {
     assert_eq!(metrics.sum("backend_restarts_total", &[]), f64::from(KILLS));
     assert_eq!(metrics.sum("listener_drops_total", &[]), 0.0);
     for never in ["overflow", "pending_timeout", "drain_timeout", "unaccepted"] {
-        assert_eq!(metrics.sum("connections_closed_total", &[("reason", never)]), 0.0, "{never}");
+        assert_eq!(
+            metrics.sum("connections_closed_total", &[("reason", never)]),
+            0.0,
+            "{never}"
+        );
     }
     let lost = lost(&gate);
-    println!("kill -9, {hop:?}: {} failed, {lost} connections ended with their process", report.failures());
-    assert!(report.failures() as f64 <= lost, "{} failed, and only {lost} are counted", report.failures());
-    assert!(report.downloads.failures() > 0, "no kill has hit a download");
+    println!(
+        "kill -9, {hop:?}: {} failed, {lost} connections ended with their process",
+        report.failures()
+    );
+    assert!(
+        report.failures() as f64 <= lost,
+        "{} failed, and only {lost} are counted",
+        report.failures()
+    );
+    assert!(
+        report.downloads.failures() > 0,
+        "no kill has hit a download"
+    );
 }
 
 #[test]
@@ -96,14 +111,24 @@ fn what_comes_while_the_backend_is_down_waits() {
     for hop in [Hop::Fd, Hop::Socket, Hop::Address] {
         let gate = server(&net, hop, &["start=700"]);
         kill(active(&gate), Signal::SIGKILL).expect("the active generation");
-        wait_until("none is active", || gate.metrics().sum("generations", &[("state", "active")]) == 0.0);
+        wait_until("none is active", || {
+            gate.metrics().sum("generations", &[("state", "active")]) == 0.0
+        });
         let waiting: Vec<_> = (0..QUEUED).map(|_| request(&gate)).collect();
         if hop != Hop::Fd {
-            wait_until("they are pending", || gate.metrics().sum("connections_open", &[("state", "pending")]) == QUEUED as f64);
+            wait_until("they are pending", || {
+                gate.metrics()
+                    .sum("connections_open", &[("state", "pending")])
+                    == QUEUED as f64
+            });
         }
         for socket in waiting {
             let (answer, _) = read_all(&socket);
-            assert!(answer.ends_with(b"/queued"), "{hop:?}: {}", answer.escape_ascii());
+            assert!(
+                answer.ends_with(b"/queued"),
+                "{hop:?}: {}",
+                answer.escape_ascii()
+            );
         }
         assert_eq!(lost(&gate), 0.0, "{hop:?}");
     }
@@ -111,7 +136,11 @@ fn what_comes_while_the_backend_is_down_waits() {
 
 fn server(net: &Net, hop: Hop, options: &[&str]) -> Gate {
     let setup = Setup::new(net).options(["--min-ready", "100ms"]);
-    let setup = if hop == Hop::Fd { setup.options(["--pass", "fd", "--ready", "http:/ready"]) } else { setup };
+    let setup = if hop == Hop::Fd {
+        setup.options(["--pass", "fd", "--ready", "http:/ready"])
+    } else {
+        setup
+    };
     let gate = setup.backend(backend::own(hop, options)).start();
     // A generation that ends within min_ready is started again later and later: begin after it.
     std::thread::sleep(Duration::from_millis(200));
@@ -126,7 +155,10 @@ fn active(gate: &Gate) -> Pid {
 
 fn request(gate: &Gate) -> socket2::Socket {
     let socket = connect(gate.public());
-    send(&socket, b"GET /queued HTTP/1.1\r\nConnection: close\r\n\r\n");
+    send(
+        &socket,
+        b"GET /queued HTTP/1.1\r\nConnection: close\r\n\r\n",
+    );
     socket
 }
 
@@ -134,10 +166,17 @@ fn request(gate: &Gate) -> socket2::Socket {
 fn queue_and_kill(gate: &Gate) -> Vec<socket2::Socket> {
     let pid = active(gate);
     kill(pid, Signal::SIGSTOP).expect("the active generation");
-    let before = gate.metrics().sum("relayed_bytes_total", &[("direction", "in")]);
+    let before = gate
+        .metrics()
+        .sum("relayed_bytes_total", &[("direction", "in")]);
     let queued: Vec<_> = (0..QUEUED).map(|_| request(gate)).collect();
     let bytes = (QUEUED * b"GET /queued HTTP/1.1\r\nConnection: close\r\n\r\n".len()) as f64;
-    wait_until("the requests are written", || gate.metrics().sum("relayed_bytes_total", &[("direction", "in")]) - before == bytes);
+    wait_until("the requests are written", || {
+        gate.metrics()
+            .sum("relayed_bytes_total", &[("direction", "in")])
+            - before
+            == bytes
+    });
     kill(pid, Signal::SIGKILL).expect("the active generation");
     queued
 }
@@ -146,5 +185,8 @@ fn queue_and_kill(gate: &Gate) -> Vec<socket2::Socket> {
 fn lost(gate: &Gate) -> f64 {
     let metrics = gate.metrics();
     let reasons = ["backend_gone", "backend_reset"];
-    reasons.map(|reason| metrics.sum("connections_closed_total", &[("reason", reason)])).iter().sum()
+    reasons
+        .map(|reason| metrics.sum("connections_closed_total", &[("reason", reason)]))
+        .iter()
+        .sum()
 }

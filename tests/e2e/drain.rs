@@ -11,7 +11,7 @@ use socket2::Socket;
 use crate::common::backend::{self, Hop};
 use crate::common::gate::{Gate, Setup};
 use crate::common::net::Net;
-use crate::common::wire::{connect, send};
+use crate::common::wire::{End, connect, read_all, send, timed};
 use crate::common::{http, wait_until};
 
 const BURST: usize = 60;
@@ -26,7 +26,10 @@ fn queued_connections_are_served_before_the_drain_signal() {
         assert_eq!(reset, 0, "{hop:?}: {answered} answered");
         let metrics = gate.metrics();
         assert_eq!(metrics.sum("forced_closes_total", &[]), 0.0);
-        assert_eq!(metrics.sum("connections_closed_total", &[("reason", "backend_reset")]), 0.0);
+        assert_eq!(
+            metrics.sum("connections_closed_total", &[("reason", "backend_reset")]),
+            0.0
+        );
     }
 }
 
@@ -36,24 +39,83 @@ fn a_signal_at_the_flip_loses_what_is_queued() {
     let net = Net::new();
     for hop in [Hop::Address, Hop::Socket] {
         let gate = slow_server(&net, hop, &["--min-ready", "5s"]);
-        let burst = reload_behind_a_burst(&gate, |old| kill(old, Signal::SIGTERM).expect("the old process"));
+        let burst = reload_behind_a_burst(&gate, |old| {
+            kill(old, Signal::SIGTERM).expect("the old process");
+        });
         let (answered, reset) = outcome(burst);
         assert!(reset >= 20, "{hop:?}: {answered} answered, {reset} reset");
     }
 }
 
+/// What outlasts `drain_timeout` is reset, not closed as if it had ended, and is counted.
+#[test]
+fn connections_that_outlast_the_drain_are_reset() {
+    let net = Net::new();
+    let setup = Setup::new(&net).options(["--min-ready", "100ms", "--drain-timeout", "500ms"]);
+    let gate = setup.backend(backend::own(Hop::Socket, &[])).start();
+    let idle = connect(gate.public());
+    send(&idle, b"GET /idle HTTP/1.1\r\n\r\n");
+    wait_until("it is answered", || answered(&idle));
+    gate.run(["reload", "--wait", "drained"]).expect_code(0);
+    let (answer, end) = read_all(&idle);
+    assert!(answer.ends_with(b"/idle"), "{}", answer.escape_ascii());
+    assert_eq!(end, End::Reset);
+    let metrics = gate.metrics();
+    assert_eq!(metrics.sum("forced_closes_total", &[]), 1.0);
+    assert_eq!(
+        metrics.sum("connections_closed_total", &[("reason", "drain_timeout")]),
+        1.0
+    );
+}
+
+/// Nothing is sent to the old generation while it can be needed.
+#[test]
+fn keep_previous_keeps_the_old_generation_untouched() {
+    let net = Net::new();
+    let setup = Setup::new(&net).options([
+        "--min-ready",
+        "100ms",
+        "--keep-previous",
+        "1s",
+        "--drain-signal",
+        "TERM",
+    ]);
+    let gate = setup.backend(backend::own(Hop::Socket, &[])).start();
+    let old = http::get(gate.public(), "/pid").expect("an answer").text();
+    let (_, took) = timed(|| {
+        gate.reload();
+        wait_until("the old one has ended", || {
+            !Path::new(&format!("/proc/{old}")).exists()
+        });
+    });
+    assert!(
+        took >= std::time::Duration::from_secs(1),
+        "it ended after {took:?}"
+    );
+}
+
 /// Accepts one connection in 5 ms, and at SIGTERM closes its listener at once.
 fn slow_server(net: &Net, hop: Hop, options: &[&str]) -> Gate {
-    let setup = Setup::new(net).options(["--min-ready", "100ms", "--ready-settle", "0s"]).options(options);
-    setup.backend(backend::own(hop, &["accept-every=5", "abrupt=yes"])).start()
+    let setup = Setup::new(net)
+        .options(["--min-ready", "100ms", "--ready-settle", "0s"])
+        .options(options);
+    setup
+        .backend(backend::own(hop, &["accept-every=5", "abrupt=yes"]))
+        .start()
 }
 
 /// Reloads while at least half of [`BURST`] connections wait for the old generation, and calls `at_flip` with its pid
 /// as soon as the new one is active. Returns every connection whose answer is still to come.
 fn reload_behind_a_burst(gate: &Gate, at_flip: impl FnOnce(Pid)) -> Vec<Socket> {
-    let old = http::get(gate.public(), "/pid").expect("the old generation's answer").text();
+    let old = http::get(gate.public(), "/pid")
+        .expect("the old generation's answer")
+        .text();
     let old = Pid::from_raw(old.parse().expect("a pid"));
-    let mut reload = gate.verb(["reload"]).stdout(Stdio::null()).spawn().expect("syngate runs");
+    let mut reload = gate
+        .verb(["reload"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("syngate runs");
     let mut burst: Vec<Socket> = Vec::new();
     while gate.metrics().sum("generation_active", &[]) == 1.0 {
         burst.retain(|socket| !answered(socket));
@@ -65,8 +127,14 @@ fn reload_behind_a_burst(gate: &Gate, at_flip: impl FnOnce(Pid)) -> Vec<Socket> 
     }
     at_flip(old);
     burst.retain(|socket| !answered(socket));
-    assert!(burst.len() >= BURST / 2, "only {} were still queued at the flip", burst.len());
-    wait_until("the old generation has ended", || !Path::new(&format!("/proc/{old}")).exists());
+    assert!(
+        burst.len() >= BURST / 2,
+        "only {} were still queued at the flip",
+        burst.len()
+    );
+    wait_until("the old generation has ended", || {
+        !Path::new(&format!("/proc/{old}")).exists()
+    });
     assert!(reload.wait().expect("wait").code().is_some());
     burst
 }

@@ -16,9 +16,21 @@ struct Case {
 }
 
 const CASES: [Case; 3] = [
-    Case { mode: "never=yes", words: &["ready"], outcome: "not_ready" },
-    Case { mode: "fail=yes", words: &["cannot serve: the moon is in the wrong phase"], outcome: "start_failed" },
-    Case { mode: "exit-after=50", words: &["ends as it was told to"], outcome: "start_failed" },
+    Case {
+        mode: "never=yes",
+        words: &["ready"],
+        outcome: "not_ready",
+    },
+    Case {
+        mode: "fail=yes",
+        words: &["cannot serve: the moon is in the wrong phase"],
+        outcome: "start_failed",
+    },
+    Case {
+        mode: "exit-after=50",
+        words: &["ends as it was told to"],
+        outcome: "start_failed",
+    },
 ];
 
 #[test]
@@ -29,20 +41,42 @@ fn load_failed_reloads_leave_the_old_generation_serving() {
     load.wait_flowing();
 
     fs::write(gate.dir().join("bad"), "").expect("a file");
-    let mut expected = gate.metrics().sum("reloads_total", &[("outcome", "check_failed")]) + 1.0;
-    gate.run(["reload"]).expect_code(1).expect_words(&["line 7: no such thing as a frobnicator"]);
-    assert_eq!(gate.metrics().sum("reloads_total", &[("outcome", "check_failed")]), expected);
+    let mut expected = gate
+        .metrics()
+        .sum("reloads_total", &[("outcome", "check_failed")])
+        + 1.0;
+    gate.run(["reload"])
+        .expect_code(1)
+        .expect_words(&["line 7: no such thing as a frobnicator"]);
+    assert_eq!(
+        gate.metrics()
+            .sum("reloads_total", &[("outcome", "check_failed")]),
+        expected
+    );
     assert_eq!(gate.metrics().sum("generation_active", &[]), 1.0);
     fs::remove_file(gate.dir().join("bad")).expect("a file");
 
     for case in CASES {
         let active = gate.metrics().sum("generation_active", &[]);
-        expected = gate.metrics().sum("reloads_total", &[("outcome", case.outcome)]) + 1.0;
+        expected = gate
+            .metrics()
+            .sum("reloads_total", &[("outcome", case.outcome)])
+            + 1.0;
         set_mode(&gate, case.mode);
         gate.run(["reload"]).expect_code(1).expect_words(case.words);
         let metrics = gate.metrics();
-        assert_eq!(metrics.sum("reloads_total", &[("outcome", case.outcome)]), expected, "{}", case.mode);
-        assert_eq!(metrics.sum("generation_active", &[]), active, "{}", case.mode);
+        assert_eq!(
+            metrics.sum("reloads_total", &[("outcome", case.outcome)]),
+            expected,
+            "{}",
+            case.mode
+        );
+        assert_eq!(
+            metrics.sum("generation_active", &[]),
+            active,
+            "{}",
+            case.mode
+        );
         assert_eq!(metrics.sum("last_reload_successful", &[]), 0.0);
         set_mode(&gate, "");
         gate.reload();
@@ -64,9 +98,14 @@ fn load_a_generation_that_dies_after_the_flip_is_flipped_back() {
     load.wait_flowing();
     // It settles for 100 ms, and dies about 500 ms after the flip.
     set_mode(&gate, "exit-after=600");
-    gate.run(["reload"]).expect_code(1).expect_words(&["ends as it was told to"]);
+    gate.run(["reload"])
+        .expect_code(1)
+        .expect_words(&["ends as it was told to"]);
     let metrics = gate.metrics();
-    assert_eq!(metrics.sum("reloads_total", &[("outcome", "flipped_back")]), 1.0);
+    assert_eq!(
+        metrics.sum("reloads_total", &[("outcome", "flipped_back")]),
+        1.0
+    );
     assert_eq!(metrics.sum("generation_active", &[]), 1.0);
     set_mode(&gate, "");
     gate.reload();
@@ -77,21 +116,40 @@ fn load_a_generation_that_dies_after_the_flip_is_flipped_back() {
     }
     // What it had accepted is lost with it, and no more.
     let metrics = gate.metrics();
-    let lost: f64 = ["backend_gone", "backend_reset"].map(|reason| metrics.sum("connections_closed_total", &[("reason", reason)])).iter().sum();
-    assert!(report.failures() as f64 <= lost, "{} failed, {lost} are counted", report.failures());
+    let lost: f64 = ["backend_gone", "backend_reset"]
+        .map(|reason| metrics.sum("connections_closed_total", &[("reason", reason)]))
+        .iter()
+        .sum();
+    assert!(
+        report.failures() as f64 <= lost,
+        "{} failed, {lost} are counted",
+        report.failures()
+    );
 }
 
 #[test]
 fn a_check_that_hangs_is_killed_with_its_group() {
     let net = Net::new();
     let setup = Setup::new(&net).options(["--check-timeout", "500ms", "--check", "sh check.sh"]);
-    fs::write(setup.dir().join("check.sh"), "test -e hang && { sleep 600 & sleep 600; }; exit 0").expect("a script");
+    fs::write(
+        setup.dir().join("check.sh"),
+        "test -e hang && { sleep 600 & sleep 600; }; exit 0",
+    )
+    .expect("a script");
     let gate = setup.backend(backend::own(Hop::Socket, &[])).start();
     let before = gate.children().len();
     fs::write(gate.dir().join("hang"), "").expect("a file");
     gate.run(["reload"]).expect_code(1).expect_words(&["check"]);
-    assert_eq!(gate.children().len(), before, "the check's processes are left");
-    assert_eq!(gate.metrics().sum("reloads_total", &[("outcome", "check_failed")]), 1.0);
+    assert_eq!(
+        gate.children().len(),
+        before,
+        "the check's processes are left"
+    );
+    assert_eq!(
+        gate.metrics()
+            .sum("reloads_total", &[("outcome", "check_failed")]),
+        1.0
+    );
     fs::remove_file(gate.dir().join("hang")).expect("a file");
     gate.reload();
 }
@@ -100,13 +158,25 @@ fn a_check_that_hangs_is_killed_with_its_group() {
 fn a_check_that_prints_without_end_is_bounded() {
     let net = Net::new();
     let setup = Setup::new(&net).options(["--check", "sh check.sh"]);
-    fs::write(setup.dir().join("check.sh"), "test -e loud && { head -c 10000000 /dev/zero | tr '\\0' x; exit 1; }; exit 0").expect("a script");
+    fs::write(
+        setup.dir().join("check.sh"),
+        "test -e loud && { head -c 10000000 /dev/zero | tr '\\0' x; exit 1; }; exit 0",
+    )
+    .expect("a script");
     let gate = setup.backend(backend::own(Hop::Socket, &[])).start();
     fs::write(gate.dir().join("loud"), "").expect("a file");
     let done = gate.run(["reload"]);
     done.expect_code(1);
-    assert!(done.out.len() + done.err.len() < 300_000, "{} bytes", done.out.len() + done.err.len());
-    assert!(gate.log().len() < 300_000, "{} bytes in the log", gate.log().len());
+    assert!(
+        done.out.len() + done.err.len() < 300_000,
+        "{} bytes",
+        done.out.len() + done.err.len()
+    );
+    assert!(
+        gate.log().len() < 300_000,
+        "{} bytes in the log",
+        gate.log().len()
+    );
 }
 
 /// The first start fails at its check: nothing is opened, and the exit code says that the configuration is bad.
@@ -122,14 +192,23 @@ fn a_failing_check_at_the_first_start_ends_the_gate() {
 
 /// A server whose options are read anew at each start from the file `mode`, with a check that fails while `bad` exists.
 fn server(net: &Net) -> Gate {
-    let setup = Setup::new(net).options(["--ready-timeout", "1s", "--min-ready", "1s", "--check", "sh check.sh"]);
+    let setup = Setup::new(net).options([
+        "--ready-timeout",
+        "1s",
+        "--min-ready",
+        "1s",
+        "--check",
+        "sh check.sh",
+    ]);
     let check = "test -e bad || exit 0; echo 'line 7: no such thing as a frobnicator' >&2; exit 1";
     fs::write(setup.dir().join("check.sh"), check).expect("a script");
     fs::write(setup.dir().join("mode"), "").expect("a file");
     let command = backend::own(Hop::Socket, &[]);
     let start = format!("exec {} \"$1\" $(cat mode)", command[0]);
     fs::write(setup.dir().join("start.sh"), start).expect("a script");
-    setup.backend(["sh", "start.sh", &command[1]].map(str::to_owned).to_vec()).start()
+    setup
+        .backend(["sh", "start.sh", &command[1]].map(str::to_owned).to_vec())
+        .start()
 }
 
 fn set_mode(gate: &Gate, mode: &str) {

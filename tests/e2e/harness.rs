@@ -20,7 +20,10 @@ fn load_direct_is_clean() {
     let report = load.stop();
     report.print("direct");
     report.expect_clean();
-    assert!(report.kept.ok > 500 && report.downloads.ok >= 8, "{report:?}");
+    assert!(
+        report.kept.ok > 500 && report.downloads.ok >= 8,
+        "{report:?}"
+    );
     assert_eq!(net.drops(), Drops::default());
 }
 
@@ -42,9 +45,24 @@ fn load_direct_at_real_servers_is_clean() {
     let directory = tempfile::tempdir().expect("a directory");
     let app = directory.path().join("app.sock");
     let _app = Outside::start_unix(&app, &[]);
-    direct(&net, "haproxy", directory.path(), &backend::haproxy(directory.path(), Hop::Address, &app));
-    direct(&net, "nginx", directory.path(), &backend::nginx(directory.path(), Hop::Address, 10_000_000));
-    direct(&net, "python", directory.path(), &backend::python(directory.path()));
+    direct(
+        &net,
+        "haproxy",
+        directory.path(),
+        &backend::haproxy(directory.path(), Hop::Address, &app),
+    );
+    direct(
+        &net,
+        "nginx",
+        directory.path(),
+        &backend::nginx(directory.path(), Hop::Address, 10_000_000),
+    );
+    direct(
+        &net,
+        "python",
+        directory.path(),
+        &backend::python(directory.path()),
+    );
     assert_eq!(net.drops(), Drops::default());
 }
 
@@ -52,8 +70,14 @@ fn load_direct_at_real_servers_is_clean() {
 fn resets_short_and_wrong_answers_are_seen() {
     let Some(net) = Net::isolated() else { return };
     let address = net.free_address();
-    let _server = Outside::start(address, &["reset-every=7", "cut-every=11", "garble-every=13"]);
-    let load = Load::start(Plan { kept: 5, ..Plan::fresh(address, 500) });
+    let _server = Outside::start(
+        address,
+        &["reset-every=7", "cut-every=11", "garble-every=13"],
+    );
+    let load = Load::start(Plan {
+        kept: 5,
+        ..Plan::fresh(address, 500)
+    });
     load.wait_flowing();
     let report = load.stop();
     for failure in [Failure::Reset, Failure::Short, Failure::WrongBytes] {
@@ -66,14 +90,21 @@ fn refused_connects_are_seen() {
     let Some(net) = Net::isolated() else { return };
     let address = net.free_address();
     let mut server = Outside::start(address, &[]);
-    let load = Load::start(Plan { kept: 5, downloads: 1, ..Plan::fresh(address, 500) });
+    let load = Load::start(Plan {
+        kept: 5,
+        downloads: 1,
+        ..Plan::fresh(address, 500)
+    });
     load.wait_flowing();
     server.signal(Signal::SIGKILL);
     server.wait();
     std::thread::sleep(std::time::Duration::from_millis(300)); // the load goes on against nobody
     let report = load.stop();
     assert!(report.fresh.failed[&Failure::Refused] > 0, "{report:?}");
-    assert!(report.kept.failures() > 0 && report.downloads.failures() > 0, "{report:?}");
+    assert!(
+        report.kept.failures() > 0 && report.downloads.failures() > 0,
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -83,7 +114,9 @@ fn overflows_are_seen() {
     let before = net.drops();
     let _server = Outside::start(address, &["backlog=8", "accept-every=5"]);
     let load = Load::start(Plan::fresh(address, 1000));
-    wait_until("an overflow", || (net.drops() - before).listen_overflows > 0);
+    wait_until("an overflow", || {
+        (net.drops() - before).listen_overflows > 0
+    });
     wait_until("a resent SYN", || (net.drops() - before).syn_retrans > 0);
     drop(load);
 }

@@ -41,7 +41,12 @@ fn load_herd_on_unix_with_two_workers() {
 fn herd(endpoint: Endpoint, workers: usize) {
     let Some(net) = Net::isolated() else { return };
     allow_descriptors();
-    let setup = Setup::new(&net).options(["--workers", &workers.to_string(), "--pending-timeout", "120s"]);
+    let setup = Setup::new(&net).options([
+        "--workers",
+        &workers.to_string(),
+        "--pending-timeout",
+        "120s",
+    ]);
     let (place, address) = listen(&setup, &net, endpoint, BACKLOG);
     let gate = setup.options(["--backend", &address]).start();
     // Down: the listener is gone, and those who come now wait.
@@ -52,16 +57,23 @@ fn herd(endpoint: Endpoint, workers: usize) {
     let before = net.drops();
     let down = Instant::now();
     let memory = resident(&gate);
-    let mut clients: Vec<Option<Socket>> = (0..CLIENTS).map(|number| Some(client(&gate, number))).collect();
+    let mut clients: Vec<Option<Socket>> = (0..CLIENTS)
+        .map(|number| Some(client(&gate, number)))
+        .collect();
     wait_until("all are pending", || waiting(&gate) == CLIENTS as f64);
     let each = resident(&gate).saturating_sub(memory) / CLIENTS as u64;
-    println!("herd {endpoint:?}, {workers} workers: {each} bytes of the gate's memory a pending connection");
+    println!(
+        "herd {endpoint:?}, {workers} workers: {each} bytes of the gate's memory a pending connection"
+    );
     assert!(each < 1024, "{each} bytes a pending connection");
 
     let gone: Vec<usize> = (0..CLIENTS).filter(|number| number % 10 == 3).collect();
-    gone.iter().for_each(|number| reset(clients[*number].take().expect("a client")));
+    gone.iter()
+        .for_each(|number| reset(clients[*number].take().expect("a client")));
     wait_until("the reset ones are counted", || {
-        gate.metrics().sum("pending_outcomes_total", &[("outcome", "client_reset")]) == gone.len() as f64
+        gate.metrics()
+            .sum("pending_outcomes_total", &[("outcome", "client_reset")])
+            == gone.len() as f64
     });
     thread::sleep(DOWN.saturating_sub(down.elapsed()));
 
@@ -71,12 +83,17 @@ fn herd(endpoint: Endpoint, workers: usize) {
     for (number, client) in clients.iter().enumerate() {
         let Some(client) = client else { continue };
         let mut answer = String::new();
-        (&mut &*client).read_to_string(&mut answer).unwrap_or_else(|error| panic!("client {number}: {error}"));
+        (&mut &*client)
+            .read_to_string(&mut answer)
+            .unwrap_or_else(|error| panic!("client {number}: {error}"));
         assert_eq!(answer, format!("{number:08}"));
     }
     let order = order.join().expect("the backend");
     assert_eq!(order.len(), expected);
-    assert!(!order.iter().any(|number| gone.contains(number)), "a client that was gone has reached the backend");
+    assert!(
+        !order.iter().any(|number| gone.contains(number)),
+        "a client that was gone has reached the backend"
+    );
     if workers == 1 {
         let early = order.windows(2).find(|pair| pair[0] > pair[1]);
         assert_eq!(early, None, "not in the order of their coming");
@@ -87,20 +104,34 @@ fn herd(endpoint: Endpoint, workers: usize) {
 
 fn client(gate: &Gate, number: usize) -> Socket {
     let socket = connect(gate.public());
-    (&mut &socket).write_all(format!("{number:08}").as_bytes()).expect("write");
+    (&mut &socket)
+        .write_all(format!("{number:08}").as_bytes())
+        .expect("write");
     socket
 }
 
 /// Clients that have no answer yet: pending, or being tried.
 fn waiting(gate: &Gate) -> f64 {
     let metrics = gate.metrics();
-    ["pending", "connecting"].map(|state| metrics.sum("connections_open", &[("state", state)])).iter().sum()
+    ["pending", "connecting"]
+        .map(|state| metrics.sum("connections_open", &[("state", state)]))
+        .iter()
+        .sum()
 }
 
 fn relisten(endpoint: Endpoint, address: &str) -> Socket {
     let (domain, place) = match endpoint {
-        Endpoint::Tcp => (socket2::Domain::IPV4, address.parse::<std::net::SocketAddr>().expect("an address").into()),
-        Endpoint::Unix => (socket2::Domain::UNIX, socket2::SockAddr::unix(&address[5..]).expect("a path")),
+        Endpoint::Tcp => (
+            socket2::Domain::IPV4,
+            address
+                .parse::<std::net::SocketAddr>()
+                .expect("an address")
+                .into(),
+        ),
+        Endpoint::Unix => (
+            socket2::Domain::UNIX,
+            socket2::SockAddr::unix(&address[5..]).expect("a path"),
+        ),
     };
     let socket = Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
     socket.set_reuse_address(true).expect("SO_REUSEADDR");
@@ -115,11 +146,18 @@ fn serve(listener: &Socket, expected: usize) -> Vec<usize> {
     while order.len() < expected {
         let (socket, _) = listener.accept().expect("accept");
         socket.set_nonblocking(false).expect("blocking");
-        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("SO_RCVTIMEO");
+        socket
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("SO_RCVTIMEO");
         let mut number = [0; 8];
         if (&mut &socket).read_exact(&mut number).is_ok() {
             (&mut &socket).write_all(&number).expect("write");
-            order.push(std::str::from_utf8(&number).expect("text").parse().expect("a number"));
+            order.push(
+                std::str::from_utf8(&number)
+                    .expect("text")
+                    .parse()
+                    .expect("a number"),
+            );
         }
     }
     order
@@ -128,8 +166,15 @@ fn serve(listener: &Socket, expected: usize) -> Vec<usize> {
 /// The gate's resident memory in bytes.
 fn resident(gate: &Gate) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", gate.pid())).expect("status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .expect("VmRSS");
+    let kib: u64 = line
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("a number");
     kib * 1024
 }
 
@@ -150,9 +195,15 @@ fn load_herd_before_a_backend_that_stalls() {
         let before = net.drops();
         let clients: Vec<Socket> = (0..1000).map(|number| client(&gate, number)).collect();
         wait_within(Duration::from_secs(30), "nothing moves any more", || {
-            let first = gate.metrics().sum("dispatch_attempts_total", &[("result", "ok")]);
+            let first = gate
+                .metrics()
+                .sum("dispatch_attempts_total", &[("result", "ok")]);
             thread::sleep(Duration::from_millis(300));
-            (gate.metrics().sum("dispatch_attempts_total", &[("result", "ok")]) == first).then_some(())
+            (gate
+                .metrics()
+                .sum("dispatch_attempts_total", &[("result", "ok")])
+                == first)
+                .then_some(())
         });
         let server = thread::spawn(move || serve(&listener, 1000));
         for client in &clients {

@@ -7,6 +7,7 @@
 mod common;
 
 mod coalesce;
+mod control;
 mod crash;
 mod drain;
 mod exact;
@@ -14,6 +15,10 @@ mod failures;
 mod harness;
 mod herd;
 mod limits;
+mod metrics;
+mod proxy;
 mod reload;
 mod replace;
 mod stop;
+mod usage;
+mod verbs;

@@ -26,7 +26,11 @@ fn load_haproxy_on_a_kept_listener() {
 fn haproxy(hop: Hop, name: &str) {
     let Some(net) = Net::isolated() else { return };
     let setup = Setup::new(&net).options(["--drain-signal", "USR1"]);
-    let setup = if hop == Hop::Fd { setup.options(["--pass", "fd", "--ready", "http:/ready"]) } else { setup };
+    let setup = if hop == Hop::Fd {
+        setup.options(["--pass", "fd", "--ready", "http:/ready"])
+    } else {
+        setup
+    };
     let socket = setup.dir().join("app.sock");
     let app = Outside::start_unix(&socket, &[]);
     let command = backend::haproxy(setup.dir(), hop, &socket);
@@ -51,7 +55,9 @@ fn load_python_on_an_address() {
 }
 
 fn reload_under_load(net: &Net, setup: Setup, hop: Hop, name: &str) {
-    let gate = setup.options(["--min-ready", "100ms", "--max-generations", "16"]).start();
+    let gate = setup
+        .options(["--min-ready", "100ms", "--max-generations", "16"])
+        .start();
     let before = net.drops();
     let load = Load::start(Plan::standing(gate.public()));
     load.wait_flowing();
@@ -73,12 +79,16 @@ fn reload_under_load(net: &Net, setup: Setup, hop: Hop, name: &str) {
 fn expect_nothing_lost(gate: &Gate, reloads: u32) {
     wait_until("the old generations have ended", || {
         let metrics = gate.metrics();
-        let live = ["starting", "ready", "draining"].map(|state| metrics.sum("generations", &[("state", state)]));
+        let live = ["starting", "ready", "draining"]
+            .map(|state| metrics.sum("generations", &[("state", state)]));
         live == [0.0; 3] && metrics.sum("connections_open", &[]) == 0.0
     });
     let metrics = gate.metrics();
     assert_eq!(metrics.sum("generations", &[("state", "active")]), 1.0);
-    assert_eq!(metrics.sum("reloads_total", &[("outcome", "success")]), f64::from(reloads));
+    assert_eq!(
+        metrics.sum("reloads_total", &[("outcome", "success")]),
+        f64::from(reloads)
+    );
     assert_eq!(metrics.sum("forced_closes_total", &[]), 0.0);
     assert_eq!(metrics.sum("listener_drops_total", &[]), 0.0);
     let closed = metrics.sum("connections_closed_total", &[]);

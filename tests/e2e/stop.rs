@@ -18,24 +18,49 @@ use crate::common::wire::{connect, read_all, send, timed};
 #[test]
 fn sigterm_lets_connections_end_and_leaves_nothing() {
     let net = Net::new();
-    let mut gate = Setup::new(&net).backend(backend::own(Hop::Socket, &[])).start();
+    let mut gate = Setup::new(&net)
+        .backend(backend::own(Hop::Socket, &[]))
+        .start();
     let under_way = connect(gate.public());
-    send(&under_way, b"GET /sleep/1000 HTTP/1.1\r\nConnection: close\r\n\r\n");
-    wait_until("it is relayed", || gate.metrics().sum("connections_open", &[("state", "relaying")]) == 1.0);
+    send(
+        &under_way,
+        b"GET /sleep/1000 HTTP/1.1\r\nConnection: close\r\n\r\n",
+    );
+    wait_until("it is relayed", || {
+        gate.metrics()
+            .sum("connections_open", &[("state", "relaying")])
+            == 1.0
+    });
     gate.signal(Signal::SIGTERM);
     let (answer, _) = read_all(&under_way);
-    assert!(answer.ends_with(b"/sleep/1000"), "{}", answer.escape_ascii());
-    assert_eq!(gate.wait_exit(Duration::from_secs(10)).code(), Some(0), "{}", gate.log());
+    assert!(
+        answer.ends_with(b"/sleep/1000"),
+        "{}",
+        answer.escape_ascii()
+    );
+    assert_eq!(
+        gate.wait_exit(Duration::from_secs(10)).code(),
+        Some(0),
+        "{}",
+        gate.log()
+    );
     expect_nothing_left(&gate);
 }
 
 #[test]
 fn sigterm_is_bounded_by_shutdown_timeout() {
     let net = Net::new();
-    let mut gate = Setup::new(&net).options(["--shutdown-timeout", "4s"]).backend(backend::own(Hop::Socket, &[])).start();
+    let mut gate = Setup::new(&net)
+        .options(["--shutdown-timeout", "4s"])
+        .backend(backend::own(Hop::Socket, &[]))
+        .start();
     let idle = connect(gate.public());
     send(&idle, b"GET /stays HTTP/1.1\r\n\r\n");
-    wait_until("it is relayed", || gate.metrics().sum("connections_open", &[("state", "relaying")]) == 1.0);
+    wait_until("it is relayed", || {
+        gate.metrics()
+            .sum("connections_open", &[("state", "relaying")])
+            == 1.0
+    });
     gate.signal(Signal::SIGTERM);
     let (status, took) = timed(|| gate.wait_exit(Duration::from_secs(10)));
     assert_eq!(status.code(), Some(0), "{}", gate.log());
@@ -46,12 +71,22 @@ fn sigterm_is_bounded_by_shutdown_timeout() {
 #[test]
 fn a_second_sigterm_ends_it_at_once() {
     let net = Net::new();
-    let mut gate = Setup::new(&net).options(["--shutdown-timeout", "60s"]).backend(backend::own(Hop::Socket, &[])).start();
+    let mut gate = Setup::new(&net)
+        .options(["--shutdown-timeout", "60s"])
+        .backend(backend::own(Hop::Socket, &[]))
+        .start();
     let idle = connect(gate.public());
     send(&idle, b"GET /stays HTTP/1.1\r\n\r\n");
-    wait_until("it is relayed", || gate.metrics().sum("connections_open", &[("state", "relaying")]) == 1.0);
+    wait_until("it is relayed", || {
+        gate.metrics()
+            .sum("connections_open", &[("state", "relaying")])
+            == 1.0
+    });
     gate.signal(Signal::SIGTERM);
-    wait_until("it has seen the first", || gate.ask("/readyz").map_or(true, |answer| answer.status == 503));
+    wait_until("it has seen the first", || {
+        gate.ask("/readyz")
+            .map_or(true, |answer| answer.status == 503)
+    });
     gate.signal(Signal::SIGTERM);
     gate.wait_exit(Duration::from_secs(5));
     expect_nothing_left(&gate);
@@ -60,12 +95,20 @@ fn a_second_sigterm_ends_it_at_once() {
 #[test]
 fn sigterm_while_a_generation_starts_ends_that_too() {
     let net = Net::new();
-    let mut gate = Setup::new(&net).backend(backend::own(Hop::Socket, &["start=60000"])).spawn();
+    let mut gate = Setup::new(&net)
+        .backend(backend::own(Hop::Socket, &["start=60000"]))
+        .spawn();
     wait_until("one is starting", || {
-        gate.ask("/metrics").is_ok() && gate.metrics().find("generations", &[("state", "starting")]) == Some(1.0)
+        gate.ask("/metrics").is_ok()
+            && gate.metrics().find("generations", &[("state", "starting")]) == Some(1.0)
     });
     gate.signal(Signal::SIGTERM);
-    assert_eq!(gate.wait_exit(Duration::from_secs(10)).code(), Some(0), "{}", gate.log());
+    assert_eq!(
+        gate.wait_exit(Duration::from_secs(10)).code(),
+        Some(0),
+        "{}",
+        gate.log()
+    );
     expect_nothing_left(&gate);
 }
 
@@ -75,16 +118,30 @@ fn lame_duck_goes_on_accepting() {
     let setup = Setup::new(&net).options(["--lame-duck", "1s"]);
     let mut gate = setup.backend(backend::own(Hop::Socket, &[])).start();
     gate.signal(Signal::SIGTERM);
-    wait_until("it says that it leaves", || gate.ask("/readyz").is_ok_and(|answer| answer.status == 503));
-    assert_eq!(http::get(gate.public(), "/late").expect("an answer").text(), "/late");
-    assert_eq!(gate.wait_exit(Duration::from_secs(10)).code(), Some(0), "{}", gate.log());
+    wait_until("it says that it leaves", || {
+        gate.ask("/readyz").is_ok_and(|answer| answer.status == 503)
+    });
+    assert_eq!(
+        http::get(gate.public(), "/late").expect("an answer").text(),
+        "/late"
+    );
+    assert_eq!(
+        gate.wait_exit(Duration::from_secs(10)).code(),
+        Some(0),
+        "{}",
+        gate.log()
+    );
     expect_nothing_left(&gate);
 }
 
 #[test]
 fn killed_gate_leaves_no_backend_behind() {
     let net = Net::new();
-    for (name, hop) in [("own", Hop::Socket), ("nginx", Hop::Socket), ("haproxy", Hop::Address)] {
+    for (name, hop) in [
+        ("own", Hop::Socket),
+        ("nginx", Hop::Socket),
+        ("haproxy", Hop::Address),
+    ] {
         let setup = Setup::new(&net);
         let app = setup.dir().join("app.sock");
         let command = match name {
@@ -100,7 +157,11 @@ fn killed_gate_leaves_no_backend_behind() {
         drop(TcpListener::bind(gate.public()).expect("the port is free"));
         // The next one finds a control socket that nobody serves, and starts.
         let next = gate.again();
-        assert_eq!(http::get(next.public(), "/next").expect("an answer").text(), "/next", "{name}");
+        assert_eq!(
+            http::get(next.public(), "/next").expect("an answer").text(),
+            "/next",
+            "{name}"
+        );
     }
 }
 
@@ -113,31 +174,59 @@ fn next_start_ends_what_a_killed_gate_has_left() {
     fs::write(setup.dir().join("stubborn.sh"), script).expect("a script");
     let mut command = vec!["sh".to_owned(), "stubborn.sh".to_owned()];
     command.extend(backend::own(Hop::Socket, &[]));
-    let mut gate = setup.options(["--stop-timeout", "500ms"]).backend(command).start();
+    let mut gate = setup
+        .options(["--stop-timeout", "500ms"])
+        .backend(command)
+        .start();
     let left = gate.children();
     gate.signal(Signal::SIGKILL);
     gate.wait_exit(Duration::from_secs(5));
     let next = gate.again();
-    wait_until("what was left has ended", || !left.iter().any(|pid| alive(*pid)));
-    assert_eq!(http::get(next.public(), "/next").expect("an answer").text(), "/next");
+    wait_until("what was left has ended", || {
+        !left.iter().any(|pid| alive(*pid))
+    });
+    assert_eq!(
+        http::get(next.public(), "/next").expect("an answer").text(),
+        "/next"
+    );
 }
 
 #[test]
 fn first_process_of_a_container_reaps_and_ends_all() {
     let Some(net) = Net::isolated() else { return };
-    let setup = Setup::new(&net).under(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-    let script = "i=0; while [ $i -lt 50 ]; do (sh -c 'exit 3' &) ; i=$((i + 1)); done; exec \"$@\"";
+    let setup =
+        Setup::new(&net).under(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    let script =
+        "i=0; while [ $i -lt 50 ]; do (sh -c 'exit 3' &) ; i=$((i + 1)); done; exec \"$@\"";
     fs::write(setup.dir().join("orphans.sh"), script).expect("a script");
     let mut command = vec!["sh".to_owned(), "orphans.sh".to_owned()];
     command.extend(backend::own(Hop::Socket, &[]));
     let mut gate = setup.backend(command).start();
-    wait_until("no zombie is left", || gate.children().iter().all(|pid| state(*pid) != Some('Z')) && zombies() == 0);
+    wait_until("no zombie is left", || {
+        gate.children().iter().all(|pid| state(*pid) != Some('Z')) && zombies() == 0
+    });
     gate.reload();
-    assert_eq!(gate.metrics().sum("backend_restarts_total", &[]), 0.0, "an orphan's status was taken for the backend's");
-    assert_eq!(http::get(gate.public(), "/").expect("an answer").text(), "/");
-    let inner = gate.children().into_iter().find(|pid| command_of(*pid) == "syngate").expect("the gate");
+    assert_eq!(
+        gate.metrics().sum("backend_restarts_total", &[]),
+        0.0,
+        "an orphan's status was taken for the backend's"
+    );
+    assert_eq!(
+        http::get(gate.public(), "/").expect("an answer").text(),
+        "/"
+    );
+    let inner = gate
+        .children()
+        .into_iter()
+        .find(|pid| command_of(*pid) == "syngate")
+        .expect("the gate");
     kill(inner, Signal::SIGTERM).expect("the gate");
-    assert_eq!(gate.wait_exit(Duration::from_secs(10)).code(), Some(0), "{}", gate.log());
+    assert_eq!(
+        gate.wait_exit(Duration::from_secs(10)).code(),
+        Some(0),
+        "{}",
+        gate.log()
+    );
     expect_nothing_left(&gate);
 }
 
@@ -160,7 +249,10 @@ fn alive(pid: Pid) -> bool {
 }
 
 fn command_of(pid: Pid) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }
 
 /// Zombies among this test's descendants: they have no directory any more, so they are known by their parents.
@@ -176,6 +268,10 @@ fn zombies() -> usize {
             _ => return false,
         }
     };
-    let all = fs::read_dir("/proc").expect("/proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    all.map(Pid::from_raw).filter(|pid| state(*pid) == Some('Z') && mine(*pid)).count()
+    let all = fs::read_dir("/proc")
+        .expect("/proc")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    all.map(Pid::from_raw)
+        .filter(|pid| state(*pid) == Some('Z') && mine(*pid))
+        .count()
 }

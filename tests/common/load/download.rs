@@ -32,11 +32,18 @@ fn download(shared: &Shared) -> Result<(), Failure> {
     socket.set_recv_buffer_size(128 * 1024)?; // small, so that the pace reaches the server
     socket.connect_timeout(&plan.target.into(), plan.patience)?;
     socket.set_read_timeout(Some(plan.patience))?;
-    let request = format!("GET /download/{} HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n", plan.download_bytes);
+    let request = format!(
+        "GET /download/{} HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n",
+        plan.download_bytes
+    );
     (&socket).write_all(request.as_bytes())?;
 
     let (head, mut body) = head(&socket)?;
-    if head.status != 200 || head.content_length.is_some_and(|length| length != plan.download_bytes) {
+    if head.status != 200
+        || head
+            .content_length
+            .is_some_and(|length| length != plan.download_bytes)
+    {
         return Err(Failure::WrongBytes);
     }
     shared.downloads.fetch_add(1, Ordering::Relaxed);
@@ -52,7 +59,9 @@ fn download(shared: &Shared) -> Result<(), Failure> {
         if at > plan.download_bytes {
             return Err(Failure::WrongBytes);
         }
-        let due = plan.download_time.mul_f64(at as f64 / plan.download_bytes as f64);
+        let due = plan
+            .download_time
+            .mul_f64(at as f64 / plan.download_bytes as f64);
         std::thread::sleep(due.saturating_sub(begun.elapsed()));
         body.clear();
         let portion = plan.download_bytes / u64::from(PORTIONS) + 1;

@@ -40,16 +40,29 @@ pub(super) fn run(shared: &Shared, _: u64) -> Tally {
         if open.is_empty() && shared.stopped() {
             return tally;
         }
-        let ready = epoll.wait(&mut events, 1_u8).or_else(|error| if error == nix::errno::Errno::EINTR { Ok(0) } else { Err(error) });
+        let ready = epoll.wait(&mut events, 1_u8).or_else(|error| {
+            if error == nix::errno::Errno::EINTR {
+                Ok(0)
+            } else {
+                Err(error)
+            }
+        });
         for event in &events[..ready.expect("epoll_wait")] {
-            let Some(fresh) = open.get_mut(&event.data()) else { continue };
+            let Some(fresh) = open.get_mut(&event.data()) else {
+                continue;
+            };
             if let Some(outcome) = fresh.advance().transpose() {
-                shared.fresh.fetch_add(u64::from(outcome.is_ok()), Ordering::Relaxed);
+                shared
+                    .fresh
+                    .fetch_add(u64::from(outcome.is_ok()), Ordering::Relaxed);
                 tally.add(outcome, shared.start);
                 open.remove(&event.data());
             }
         }
-        while open.first_entry().is_some_and(|oldest| oldest.get().opened.elapsed() > plan.patience) {
+        while open
+            .first_entry()
+            .is_some_and(|oldest| oldest.get().opened.elapsed() > plan.patience)
+        {
             open.pop_first();
             tally.add(Err(Failure::Timeout), shared.start);
         }
@@ -58,14 +71,26 @@ pub(super) fn run(shared: &Shared, _: u64) -> Tally {
 
 impl Fresh {
     fn open(target: std::net::SocketAddr, number: u64, epoll: &Epoll) -> io::Result<Fresh> {
-        let socket = Socket::new(Domain::for_address(target), Type::STREAM.nonblocking().cloexec(), None)?;
+        let socket = Socket::new(
+            Domain::for_address(target),
+            Type::STREAM.nonblocking().cloexec(),
+            None,
+        )?;
         match socket.connect(&target.into()) {
-            Err(error) if error.raw_os_error() != Some(nix::errno::Errno::EINPROGRESS as i32) => return Err(error),
+            Err(error) if error.raw_os_error() != Some(nix::errno::Errno::EINPROGRESS as i32) => {
+                return Err(error);
+            }
             _ => {}
         }
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
         epoll.add(socket.as_fd(), EpollEvent::new(edges, number))?;
-        Ok(Fresh { socket, path: format!("/fresh-{number}"), sent: false, received: Vec::new(), opened: Instant::now() })
+        Ok(Fresh {
+            socket,
+            path: format!("/fresh-{number}"),
+            sent: false,
+            received: Vec::new(),
+            opened: Instant::now(),
+        })
     }
 
     /// Goes on as far as it can; `Some` when it has come to its end.
@@ -74,10 +99,18 @@ impl Fresh {
             return Err(error.into());
         }
         if !self.sent {
-            let request = format!("GET {} HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n", self.path);
+            let request = format!(
+                "GET {} HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n",
+                self.path
+            );
             match (&self.socket).write(request.as_bytes()) {
                 Ok(length) if length == request.len() => self.sent = true,
-                Err(error) if error.kind() == ErrorKind::WouldBlock || error.kind() == ErrorKind::NotConnected => return Ok(None),
+                Err(error)
+                    if error.kind() == ErrorKind::WouldBlock
+                        || error.kind() == ErrorKind::NotConnected =>
+                {
+                    return Ok(None);
+                }
                 Ok(_) => return Err(Failure::Other(0)), // a first small write is never cut
                 Err(error) => return Err(error.into()),
             }
@@ -103,7 +136,9 @@ impl Fresh {
         let expected = self.path.as_bytes();
         match (head.status, body) {
             (200, body) if body == expected => Ok(()),
-            (200, body) if body.len() < expected.len() && expected.starts_with(body) => Err(Failure::Short),
+            (200, body) if body.len() < expected.len() && expected.starts_with(body) => {
+                Err(Failure::Short)
+            }
             _ => Err(Failure::WrongBytes),
         }
     }

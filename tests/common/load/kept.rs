@@ -21,7 +21,8 @@ enum Pause {
 
 pub(super) fn run(shared: &Shared, number: u64) -> Tally {
     let mut tally = Tally::default();
-    let mut random = Random(0x5851_f42d_4c95_7f2d ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut random =
+        Random(0x5851_f42d_4c95_7f2d ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     while !shared.stopped() {
         if let Err(failure) = life(shared, &mut random, &mut tally) {
             tally.add(Err(failure), shared.start);
@@ -35,14 +36,19 @@ pub(super) fn run(shared: &Shared, number: u64) -> Tally {
 /// One connection, from its connect to its end.
 fn life(shared: &Shared, random: &mut Random, tally: &mut Tally) -> Result<(), Failure> {
     let plan = &shared.plan;
-    let mut moments: Vec<Duration> = (0..plan.kept_requests).map(|_| plan.kept_life.mul_f64(random.share())).collect();
+    let mut moments: Vec<Duration> = (0..plan.kept_requests)
+        .map(|_| plan.kept_life.mul_f64(random.share()))
+        .collect();
     moments.sort_unstable();
     let born = Instant::now();
     let stream = TcpStream::connect_timeout(&plan.target, plan.patience)?;
     stream.set_read_timeout(Some(plan.patience))?;
     stream.set_nodelay(true)?;
     for moment in moments {
-        if matches!(pause(&stream, born + moment)?, Pause::Closed) || shared.stopped() || born.elapsed() > plan.kept_life {
+        if matches!(pause(&stream, born + moment)?, Pause::Closed)
+            || shared.stopped()
+            || born.elapsed() > plan.kept_life
+        {
             break;
         }
         let asked = Instant::now();
@@ -85,11 +91,17 @@ fn request(mut stream: &TcpStream, path: &str) -> Result<bool, Failure> {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => return Err(error.into()),
         }
-        let Some(head) = Head::parse(&received)? else { continue };
+        let Some(head) = Head::parse(&received)? else {
+            continue;
+        };
         let length = head.content_length.ok_or(Failure::WrongBytes)?;
         let body = &received[head.length..];
         if body.len() as u64 >= length {
-            return if head.status == 200 && body == path.as_bytes() { Ok(head.close) } else { Err(Failure::WrongBytes) };
+            return if head.status == 200 && body == path.as_bytes() {
+                Ok(head.close)
+            } else {
+                Err(Failure::WrongBytes)
+            };
         }
     }
 }

@@ -57,7 +57,12 @@ impl Plan {
 
     /// Short connections alone.
     pub(crate) fn fresh(target: SocketAddr, per_second: u32) -> Plan {
-        Plan { fresh_per_second: per_second, kept: 0, downloads: 0, ..Plan::standing(target) }
+        Plan {
+            fresh_per_second: per_second,
+            kept: 0,
+            downloads: 0,
+            ..Plan::standing(target)
+        }
     }
 }
 
@@ -84,7 +89,9 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
             ErrorKind::ConnectionRefused => Failure::Refused,
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => Failure::Reset,
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
+                Failure::Reset
+            }
             ErrorKind::UnexpectedEof => Failure::Short,
             ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::Timeout,
             ErrorKind::InvalidData => Failure::WrongBytes,
@@ -164,7 +171,11 @@ impl Report {
     /// Shows the counts, for the record of a run.
     pub(crate) fn print(&self, name: &str) {
         let seconds = self.lasted.as_secs_f64();
-        for (kind, tally) in [("fresh", &self.fresh), ("kept", &self.kept), ("download", &self.downloads)] {
+        for (kind, tally) in [
+            ("fresh", &self.fresh),
+            ("kept", &self.kept),
+            ("download", &self.downloads),
+        ] {
             if tally.ok + tally.failures() > 0 {
                 println!(
                     "{name}: {kind}: {} ok, {} failed {:?} {:?} in {seconds:.1} s",
@@ -180,8 +191,18 @@ impl Report {
     /// Nothing failed, and there was something that could have.
     #[track_caller]
     pub(crate) fn expect_clean(&self) {
-        assert_eq!(self.failures(), 0, "fresh {:?}, kept {:?}, downloads {:?}", self.fresh.failed, self.kept.failed, self.downloads.failed);
-        assert!(self.fresh.ok + self.kept.ok + self.downloads.ok > 0, "there was no load");
+        assert_eq!(
+            self.failures(),
+            0,
+            "fresh {:?}, kept {:?}, downloads {:?}",
+            self.fresh.failed,
+            self.kept.failed,
+            self.downloads.failed
+        );
+        assert!(
+            self.fresh.ok + self.kept.ok + self.downloads.ok > 0,
+            "there was no load"
+        );
     }
 }
 
@@ -226,9 +247,15 @@ impl Load {
         };
         let plan = &shared.plan;
         Load {
-            fresh: (0..usize::from(plan.fresh_per_second > 0)).map(|number| spawn(number, fresh::run)).collect(),
-            kept: (0..plan.kept).map(|number| spawn(number, kept::run)).collect(),
-            downloads: (0..plan.downloads).map(|number| spawn(number, download::run)).collect(),
+            fresh: (0..usize::from(plan.fresh_per_second > 0))
+                .map(|number| spawn(number, fresh::run))
+                .collect(),
+            kept: (0..plan.kept)
+                .map(|number| spawn(number, kept::run))
+                .collect(),
+            downloads: (0..plan.downloads)
+                .map(|number| spawn(number, download::run))
+                .collect(),
             shared,
         }
     }
@@ -254,7 +281,9 @@ impl Load {
         let lasted = self.shared.start.elapsed();
         let collect = |threads: Vec<JoinHandle<Tally>>| {
             let mut sum = Tally::default();
-            threads.into_iter().for_each(|thread| sum.merge(thread.join().expect("a thread of the load")));
+            threads
+                .into_iter()
+                .for_each(|thread| sum.merge(thread.join().expect("a thread of the load")));
             sum
         };
         Report {

@@ -1,0 +1,196 @@
+//! Prometheus reads the scrape, and finds each series from the start.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::common::backend::{self, Hop};
+use crate::common::gate::Setup;
+use crate::common::http;
+use crate::common::net::Net;
+
+/// Each series whose labels are known at the start: its name, and the values that its last label takes.
+const SERIES: [(&str, &str, &[&str]); 30] = [
+    ("build_info", "", &[]),
+    ("connections_accepted_total", "listener", &["l0"]),
+    (
+        "connections_open",
+        "state",
+        &["greeting", "pending", "connecting", "relaying"],
+    ),
+    (
+        "connections_closed_total",
+        "reason",
+        &[
+            "eof",
+            "client_reset",
+            "backend_reset",
+            "idle_timeout",
+            "half_close_timeout",
+            "pending_timeout",
+            "overflow",
+            "drain_timeout",
+            "shutdown",
+            "proxy_header",
+            "unaccepted",
+            "backend_gone",
+        ],
+    ),
+    (
+        "pending_wait_seconds_bucket",
+        "le",
+        &["0.001", "60", "+Inf"],
+    ),
+    ("pending_wait_seconds_count", "", &[]),
+    (
+        "pending_outcomes_total",
+        "outcome",
+        &[
+            "dispatched",
+            "timeout",
+            "overflow",
+            "client_reset",
+            "shutdown",
+        ],
+    ),
+    (
+        "dispatch_attempts_total",
+        "result",
+        &[
+            "ok", "refused", "timeout", "again", "no_port", "reset", "error",
+        ],
+    ),
+    ("redispatches_total", "", &[]),
+    ("connect_duration_seconds_count", "", &[]),
+    ("relayed_bytes_total", "direction", &["in", "out"]),
+    ("generation_active", "", &[]),
+    (
+        "generations",
+        "state",
+        &["starting", "ready", "active", "draining"],
+    ),
+    ("generation_connections", "generation", &["1"]),
+    (
+        "reloads_total",
+        "outcome",
+        &[
+            "success",
+            "check_failed",
+            "listen_failed",
+            "start_failed",
+            "not_ready",
+            "flipped_back",
+            "retried",
+            "superseded",
+        ],
+    ),
+    (
+        "reload_duration_seconds_count",
+        "phase",
+        &["check", "start", "ready", "flip", "drain"],
+    ),
+    ("last_reload_success_timestamp_seconds", "", &[]),
+    ("last_reload_successful", "", &[]),
+    ("forced_closes_total", "", &[]),
+    ("backend_restarts_total", "", &[]),
+    ("held", "", &[]),
+    (
+        "accept_errors_total",
+        "errno",
+        &[
+            "ECONNABORTED",
+            "EMFILE",
+            "ENFILE",
+            "ENOBUFS",
+            "ENOMEM",
+            "EPROTO",
+            "other",
+        ],
+    ),
+    ("listener_backlog", "listener", &["l0"]),
+    ("listener_drops_total", "listener", &["l0"]),
+    ("kernel_listen_drops_total", "", &[]),
+    ("kernel_listen_overflows_total", "", &[]),
+    ("connections_accepted_total", "service", &["default"]),
+    ("pending_outcomes_total", "service", &["default"]),
+    ("reloads_total", "service", &["default"]),
+    ("held", "service", &["default"]),
+];
+
+#[test]
+fn every_series_is_there_from_the_start() {
+    let net = Net::new();
+    let gate = Setup::new(&net)
+        .backend(backend::own(Hop::Socket, &[]))
+        .start();
+    let metrics = gate.metrics();
+    let mut missing = Vec::new();
+    for (name, label, values) in SERIES {
+        if label.is_empty() && metrics.find(name, &[]).is_none() {
+            missing.push(name.to_owned());
+        }
+        for value in values {
+            if metrics.find(name, &[(label, value)]).is_none() {
+                missing.push(format!("{name}{{{label}=\"{value}\"}}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "missing: {missing:#?}");
+    let text = gate.ask("/metrics").expect("a scrape").text();
+    assert!(text.contains("\nprocess_open_fds "), "no process_* series");
+}
+
+#[test]
+fn promtool_finds_nothing_to_complain_about() {
+    let net = Net::new();
+    let gate = Setup::new(&net)
+        .options(["--min-ready", "100ms"])
+        .backend(backend::own(Hop::Socket, &[]))
+        .start();
+    for _ in 0..20 {
+        http::get(gate.public(), "/").expect("an answer");
+    }
+    gate.reload();
+    let text = gate.ask("/metrics").expect("a scrape").text();
+    let mut promtool = Command::new("promtool");
+    promtool
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = match promtool.spawn() {
+        Ok(child) => child,
+        Err(error) => panic!("promtool (Debian's prometheus) is needed: {error}"),
+    };
+    child
+        .stdin
+        .take()
+        .expect("a pipe")
+        .write_all(text.as_bytes())
+        .expect("write");
+    let output = child.wait_with_output().expect("wait");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
+}
+
+/// What was counted stays counted: no counter falls over a reload.
+#[test]
+fn counters_never_fall() {
+    let net = Net::new();
+    let gate = Setup::new(&net)
+        .options(["--min-ready", "100ms"])
+        .backend(backend::own(Hop::Socket, &[]))
+        .start();
+    let mut last = 0.0;
+    for round in 1..=3 {
+        http::get(gate.public(), "/").expect("an answer");
+        gate.reload();
+        let metrics = gate.metrics();
+        let accepted = metrics.sum("connections_accepted_total", &[]);
+        assert!(accepted > last, "round {round}: {accepted} after {last}");
+        last = accepted;
+    }
+}
