@@ -1,6 +1,7 @@
 //! The backend of the end to end tests: a small HTTP/1.1 server that can also misbehave.
 //!
-//! `test-backend LISTEN [OPTION=VALUE]...` with LISTEN one of `tcp:IP:PORT`, `unix:PATH`, `fd:N`.
+//! `test-backend LISTEN [OPTION=VALUE]...` with LISTEN one of `tcp:IP:PORT`, `unix:PATH`, `fd:N`, `activated:NAME`
+//! (the first descriptor of sd_listen_fds(3), which must be called NAME and meant for this process).
 //!
 //! | path | answer |
 //! | --- | --- |
@@ -19,8 +20,9 @@ mod pattern;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{self as unix, UnixDatagram, UnixStream};
 use std::process::exit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -55,6 +57,10 @@ struct Options {
     exit_after: Option<Duration>,
     /// `never=yes`: it runs and never listens.
     never: bool,
+    /// `notify=yes`: says READY=1 to NOTIFY_SOCKET (sd_notify(3)) when it listens.
+    notify: bool,
+    /// `ready-file=PATH`: writes a line into this file, or descriptor under /proc/self/fd, when it listens.
+    ready_file: Option<String>,
     /// `fail=yes`: it says why and ends before it listens.
     fail: bool,
     /// `reset-every=N`: every N-th connection is reset instead of answered.
@@ -116,6 +122,10 @@ fn main() {
     });
     server.note("listening");
     drop(starting);
+    server
+        .options
+        .tell_ready()
+        .expect("somebody who wants to know");
     if let Some(after) = server.options.exit_after {
         thread::spawn(move || {
             thread::sleep(after);
@@ -146,6 +156,8 @@ fn parse() -> Options {
         journal: None,
         exit_after: None,
         never: false,
+        notify: false,
+        ready_file: None,
         fail: false,
         reset_every: usize::MAX,
         cut_every: usize::MAX,
@@ -169,6 +181,8 @@ fn parse() -> Options {
             }
             "exit-after" => options.exit_after = Some(millis()),
             "never" => options.never = true,
+            "notify" => options.notify = true,
+            "ready-file" => options.ready_file = Some(value.into()),
             "fail" => options.fail = true,
             "reset-every" => options.reset_every = number(),
             "cut-every" => options.cut_every = number(),
@@ -209,16 +223,48 @@ impl Options {
             }
             "fd" => {
                 let fd = place.parse().expect("a descriptor");
-                #[expect(unsafe_code, reason = "an inherited descriptor comes as a number")]
-                // SAFETY: the parent passed this descriptor for this process's use, and nothing else here knows its number.
-                let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-                Socket::from(owned)
+                inherited(fd)
             }
-            _ => panic!("LISTEN is tcp:, unix: or fd:"),
+            "activated" => {
+                let is =
+                    |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+                let mine = is("LISTEN_PID", &std::process::id().to_string());
+                if !(mine && is("LISTEN_FDS", "1") && is("LISTEN_FDNAMES", place)) {
+                    return Err(io::Error::other("LISTEN_* are for somebody else"));
+                }
+                inherited(3)
+            }
+            _ => panic!("LISTEN is tcp:, unix:, fd: or activated:"),
         };
         socket.set_nonblocking(true)?;
         Ok(socket)
     }
+
+    fn tell_ready(&self) -> io::Result<()> {
+        if self.notify {
+            let place = std::env::var("NOTIFY_SOCKET").map_err(io::Error::other)?;
+            let address = match place.strip_prefix('@') {
+                Some(name) => unix::SocketAddr::from_abstract_name(name)?,
+                None => unix::SocketAddr::from_pathname(&place)?,
+            };
+            UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address)?;
+        }
+        if let Some(path) = &self.ready_file {
+            OpenOptions::new()
+                .write(true)
+                .open(path)?
+                .write_all(b"\n")?;
+        }
+        Ok(())
+    }
+}
+
+/// A socket that the parent passed.
+fn inherited(fd: RawFd) -> Socket {
+    #[expect(unsafe_code, reason = "an inherited descriptor comes as a number")]
+    // SAFETY: the parent passed this descriptor for this process's use, and nothing else here knows its number.
+    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+    Socket::from(owned)
 }
 
 impl Server {

@@ -40,7 +40,8 @@ pub(crate) fn own(hop: Hop, options: &[&str]) -> Vec<String> {
     command(hop.of_test_backend(), options)
 }
 
-fn command(listen: &str, options: &[&str]) -> Vec<String> {
+/// [`own`] on any LISTEN that it understands.
+pub(crate) fn command(listen: &str, options: &[&str]) -> Vec<String> {
     let directory = Path::new(env!("CARGO_BIN_EXE_syngate"))
         .parent()
         .expect("a directory");

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ pub(crate) struct Setup {
     options: Vec<OsString>,
     environment: Vec<(String, String)>,
     backend: Vec<String>,
+    stdin: Option<OwnedFd>,
 }
 
 impl Setup {
@@ -58,6 +60,7 @@ impl Setup {
             options,
             environment: Vec::new(),
             backend: Vec::new(),
+            stdin: None,
         }
     }
 
@@ -94,6 +97,12 @@ impl Setup {
         self
     }
 
+    /// Passes a descriptor as the standard input.
+    pub(crate) fn stdin(mut self, stdin: impl Into<OwnedFd>) -> Setup {
+        self.stdin = Some(stdin.into());
+        self
+    }
+
     /// The COMMAND after `--`.
     pub(crate) fn backend(mut self, command: Vec<String>) -> Setup {
         self.backend = command;
@@ -108,12 +117,13 @@ impl Setup {
     }
 
     /// Starts it and waits for nothing.
-    pub(crate) fn spawn(self) -> Gate {
+    pub(crate) fn spawn(mut self) -> Gate {
         let log = self.dir().join("gate.log");
         let sink = File::create(&log).expect("the log");
         let mut command = self.command_of("run");
+        let stdin = self.stdin.take().map_or_else(Stdio::null, Stdio::from);
         let child = command
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stdout(sink.try_clone().expect("dup"))
             .stderr(sink)
             .spawn();
@@ -218,6 +228,13 @@ impl Gate {
 
     pub(crate) fn metrics(&self) -> Metrics {
         Metrics::parse(&self.ask("/metrics").expect("a scrape").text())
+    }
+
+    /// [`Gate::metrics`], or `None` while the gate isn't up yet.
+    pub(crate) fn metrics_if_up(&self) -> Option<Metrics> {
+        self.ask("/metrics")
+            .ok()
+            .map(|answer| Metrics::parse(&answer.text()))
     }
 
     /// A verb of the command line; its control socket is named by the environment.
