@@ -1,9 +1,11 @@
 //! Reloads that fail: the old generation serves all the time, the caller hears why, and the next reload works.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use crate::common::backend::{self, Hop};
 use crate::common::gate::{Gate, Setup};
+use crate::common::http;
 use crate::common::load::{Failure, Load, Plan};
 use crate::common::net::Net;
 
@@ -177,6 +179,27 @@ fn a_check_that_prints_without_end_is_bounded() {
         "{} bytes in the log",
         gate.log().len()
     );
+}
+
+/// What runs goes on; a reload that needs the directory fails, and works again when it is back.
+#[test]
+fn a_runtime_directory_that_goes_and_comes_back() {
+    let net = Net::new();
+    let setup = Setup::new(&net).options(["--runtime-dir", "run", "--min-ready", "100ms"]);
+    let (here, away) = (setup.dir().join("run"), setup.dir().join("away"));
+    fs::create_dir(&here).expect("a directory");
+    fs::set_permissions(&here, PermissionsExt::from_mode(0o700)).expect("chmod");
+    let gate = setup.backend(backend::own(Hop::Address, &[])).start();
+    fs::rename(&here, &away).expect("rename");
+    fs::write(&here, "not a directory").expect("a file");
+    gate.run(["reload"]).expect_code(1).expect_words(&["run"]);
+    let answer = http::get(gate.public(), "/generation").expect("an answer");
+    assert_eq!(answer.text(), "1");
+    fs::remove_file(&here).expect("a file");
+    fs::rename(&away, &here).expect("rename");
+    gate.reload();
+    let answer = http::get(gate.public(), "/generation").expect("an answer");
+    assert_ne!(answer.text(), "1");
 }
 
 /// The first start fails at its check: nothing is opened, and the exit code says that the configuration is bad.
