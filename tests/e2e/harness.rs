@@ -8,6 +8,7 @@ use crate::common::backend::{self, Hop, Outside};
 use crate::common::load::{Failure, Load, Plan};
 use crate::common::net::{Drops, Net};
 use crate::common::wait_until;
+use crate::common::wire::{End, connect, read_all, send};
 
 #[test]
 fn load_direct_is_clean() {
@@ -119,4 +120,28 @@ fn overflows_are_seen() {
     });
     wait_until("a resent SYN", || (net.drops() - before).syn_retrans > 0);
     drop(load);
+}
+
+/// The two ends that a server can come to, without a gate: one loses what its listener has queued.
+#[test]
+fn abrupt_and_graceful_ends_differ() {
+    let Some(net) = Net::isolated() else { return };
+    for (options, abrupt) in [
+        (&["accept-every=5", "abrupt=yes"][..], true),
+        (&["accept-every=5"], false),
+    ] {
+        let address = net.free_address();
+        let mut server = Outside::start(address, options);
+        let burst: Vec<_> = (0..60).map(|_| connect(address)).collect();
+        for socket in &burst {
+            send(socket, b"GET /burst HTTP/1.1\r\nConnection: close\r\n\r\n");
+        }
+        server.signal(Signal::SIGTERM);
+        server.wait();
+        let ends: Vec<_> = burst.iter().map(read_all).collect();
+        let whole = |(bytes, end): &&(Vec<u8>, End)| bytes.ends_with(b"/burst") && *end == End::Eof;
+        let served = ends.iter().filter(whole).count();
+        assert_eq!(served < 40, abrupt, "{served} of 60 were served");
+        assert!(abrupt || served == 60, "{served} of 60 were served");
+    }
 }

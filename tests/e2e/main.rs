@@ -1,6 +1,18 @@
 //! End to end: the real binary, real backends, and what a client sees.
 //!
-//! One file a group of scenarios. Tests whose name begins with `load_` need the machine for themselves; nextest runs them one
+//! | file | what must hold |
+//! | --- | --- |
+//! | `exact`, `proxy` | every byte, every end, every address |
+//! | `reload` | a hundred reloads of HAProxy, nginx and Python lose nothing |
+//! | `drain`, `replace`, `crash` | nor do drains, servers that can't run twice, and `kill -9` (but what the process had) |
+//! | `failures`, `coalesce` | a failing reload changes nothing; many at once are one at a time |
+//! | `herd`, `limits` | thousands wait in order; every bound is kept, counted and said |
+//! | `ready`, `places` | proofs of readiness, passed listeners; addresses to listen on and to connect from |
+//! | `stop`, `control` | ends that leave nothing behind; a control socket that nobody can block |
+//! | `verbs`, `metrics`, `usage` | the command line, its exit codes and words; the series |
+//! | `harness` | the harness itself, without a gate |
+//!
+//! Counts are asserted, not times, but where a time is the promise. Tests whose name begins with `load_` need the machine for themselves; nextest runs them one
 //! at a time (`.config/nextest.toml`).
 
 #[path = "../common/mod.rs"]
