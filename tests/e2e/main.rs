@@ -12,8 +12,8 @@
 //! | `verbs`, `metrics`, `usage` | the command line, its exit codes and words; the series |
 //! | `harness` | the harness itself, without a gate |
 //!
-//! Counts are asserted, not times, but where a time is the promise. Tests whose name begins with `load_` need the machine for themselves; nextest runs them one
-//! at a time (`.config/nextest.toml`).
+//! Counts are asserted, not times, but where a time is the promise. Tests whose name begins with `load_` need the machine for
+//! themselves; nextest runs them one at a time (`.config/nextest.toml`).
 
 #[path = "../common/mod.rs"]
 mod common;
