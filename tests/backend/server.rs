@@ -250,10 +250,8 @@ impl Options {
             UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address)?;
         }
         if let Some(path) = &self.ready_file {
-            OpenOptions::new()
-                .write(true)
-                .open(path)?
-                .write_all(b"\n")?;
+            let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+            file.write_all(b"\n")?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The gate as a process: started with a test's options, watched from outside, ended with the test.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -14,7 +15,19 @@ use tempfile::TempDir;
 
 use super::net::Net;
 use super::scrape::Metrics;
-use super::{http, wait_within};
+use super::{http, wait_for, wait_within};
+
+/// The values of `reloads_total{outcome}`.
+const OUTCOMES: [&str; 8] = [
+    "success",
+    "check_failed",
+    "listen_failed",
+    "start_failed",
+    "not_ready",
+    "flipped_back",
+    "retried",
+    "superseded",
+];
 
 const SYNGATE: &str = env!("CARGO_BIN_EXE_syngate");
 
@@ -132,12 +145,20 @@ impl Setup {
             control: self.dir().join("control.sock"),
             log,
             setup: Some(self),
+            first_run: BTreeMap::new(),
         }
     }
 
     /// With a control socket elsewhere.
     pub(crate) fn replace_control(mut self, path: &str) -> Setup {
         self.options[1] = path.into(); // the first option is --control
+        self
+    }
+
+    /// With a metrics address that the test chose.
+    pub(crate) fn replace_metrics(mut self, address: SocketAddr) -> Setup {
+        self.metrics = address;
+        self.options[3] = address.to_string().into(); // the second option is --metrics
         self
     }
 
@@ -165,6 +186,8 @@ pub(crate) struct Gate {
     log: PathBuf,
     /// `None` only when [`Gate::again`] has taken it.
     setup: Option<Setup>,
+    /// The counts of [`Gate::reloads`] when the first run had ended.
+    first_run: BTreeMap<&'static str, f64>,
 }
 
 impl Gate {
@@ -208,10 +231,9 @@ impl Gate {
         String::from_utf8_lossy(&fs::read(&self.log).expect("the log")).into_owned()
     }
 
-    /// Waits until `/readyz` says 200; a gate that ends instead fails the test.
+    /// Waits until `/readyz` says 200 and the first run has ended; a gate that ends instead fails the test.
     pub(crate) fn wait_ready(&mut self) {
-        let what = "the gate is ready";
-        wait_within(Duration::from_secs(30), what, || {
+        wait_for("the gate is ready", || {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 panic!("the gate ended at its start: {status}\n{}", self.log());
             }
@@ -219,6 +241,27 @@ impl Gate {
                 .ok()
                 .filter(|answer| answer.status == 200)
         });
+        wait_for("the first run has ended", || {
+            let status = http::unix(&self.control, "GET", "/v1/status").ok()?;
+            let status: serde_json::Value = serde_json::from_slice(&status.body).expect("JSON");
+            let services = status["services"].as_array().expect("services");
+            services
+                .iter()
+                .all(|service| service["running"].is_null())
+                .then_some(())
+        });
+        let metrics = self.metrics();
+        let count = |outcome| metrics.sum("reloads_total", &[("outcome", outcome)]);
+        self.first_run = OUTCOMES
+            .into_iter()
+            .map(|outcome| (outcome, count(outcome)))
+            .collect();
+    }
+
+    /// Runs with this outcome since the gate was ready: `reloads_total` without the start.
+    #[track_caller]
+    pub(crate) fn reloads(&self, outcome: &str) -> f64 {
+        self.metrics().sum("reloads_total", &[("outcome", outcome)]) - self.first_run[outcome]
     }
 
     /// A GET of the admin endpoint.

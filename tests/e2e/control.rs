@@ -61,11 +61,7 @@ fn another_user_is_refused() {
         answer.ends_with("403") || answer.ends_with("000"),
         "{answer}"
     );
-    assert_eq!(
-        gate.metrics()
-            .sum("reloads_total", &[("outcome", "success")]),
-        0.0
-    );
+    assert_eq!(gate.reloads("success"), 0.0);
     expect_alive(&gate);
 }
 
@@ -114,8 +110,7 @@ fn garbage_is_answered_with_an_error_or_an_end() {
         expect_alive(&gate);
     }
     assert_eq!(
-        gate.metrics()
-            .sum("reloads_total", &[("outcome", "success")]),
+        gate.reloads("success"),
         0.0,
         "garbage has reloaded something"
     );
@@ -151,11 +146,7 @@ fn client_that_dies_does_not_stop_its_reload() {
     });
     client.kill().expect("the client");
     client.wait().expect("wait");
-    wait_until("it has succeeded", || {
-        gate.metrics()
-            .sum("reloads_total", &[("outcome", "success")])
-            == 1.0
-    });
+    wait_until("it has succeeded", || gate.reloads("success") == 1.0);
     expect_alive(&gate);
 }
 
@@ -164,13 +155,22 @@ fn second_gate_on_the_same_socket_leaves_the_first_alone() {
     let net = Net::new();
     let gate = server(&net);
     let control = gate.control().display().to_string();
-    let other = Setup::new(&net).options(["--backend", "127.0.0.1:9"]);
-    let other = other.replace_control(&control);
-    let mut other = other.spawn();
-    let status = other.wait_exit(Duration::from_secs(10));
-    assert_eq!(status.code(), Some(71), "{}", other.log());
-    assert!(other.log().contains(&control), "{}", other.log());
-    expect_alive(&gate);
+    let directory = gate.dir().display().to_string();
+    let cases: [(&[&str], &str); 2] = [
+        (&[], &directory),
+        (&["--runtime-dir", "elsewhere"], &control),
+    ];
+    for (options, word) in cases {
+        let other = Setup::new(&net)
+            .options(["--backend", "127.0.0.1:9"])
+            .options(options);
+        fs::create_dir(other.dir().join("elsewhere")).expect("a directory");
+        let mut other = other.replace_control(&control).spawn();
+        let status = other.wait_exit(Duration::from_secs(10));
+        assert_eq!(status.code(), Some(71), "{}", other.log());
+        assert!(other.log().contains(word), "{}", other.log());
+        expect_alive(&gate);
+    }
     gate.reload();
 }
 
@@ -198,11 +198,7 @@ fn removed_socket_is_not_missed_by_what_runs() {
     fs::remove_file(gate.control()).expect("the control socket");
     gate.run(["status"]).expect_code(3);
     gate.signal(nix::sys::signal::Signal::SIGHUP);
-    wait_until("it has reloaded", || {
-        gate.metrics()
-            .sum("reloads_total", &[("outcome", "success")])
-            == 1.0
-    });
+    wait_until("it has reloaded", || gate.reloads("success") == 1.0);
     // What somebody else has put there isn't removed at the end.
     fs::write(gate.control(), "somebody else's").expect("a file");
     gate.signal(nix::sys::signal::Signal::SIGTERM);

@@ -20,7 +20,11 @@ const BURST: usize = 60;
 fn queued_connections_are_served_before_the_drain_signal() {
     let net = Net::new();
     for hop in [Hop::Address, Hop::Socket] {
-        let gate = slow_server(&net, hop, &["--drain-signal", "TERM"]);
+        let gate = slow_server(
+            &net,
+            hop,
+            &["--min-ready", "100ms", "--drain-signal", "TERM"],
+        );
         let burst = reload_behind_a_burst(&gate, |_| {});
         let (answered, reset) = outcome(burst);
         assert_eq!(reset, 0, "{hop:?}: {answered} answered");
@@ -97,7 +101,7 @@ fn keep_previous_keeps_the_old_generation_untouched() {
 /// Accepts one connection in 5 ms, and at SIGTERM closes its listener at once.
 fn slow_server(net: &Net, hop: Hop, options: &[&str]) -> Gate {
     let setup = Setup::new(net)
-        .options(["--min-ready", "100ms", "--ready-settle", "0s"])
+        .options(["--ready-settle", "0s"])
         .options(options);
     setup
         .backend(backend::own(hop, &["accept-every=5", "abrupt=yes"]))

@@ -43,36 +43,21 @@ fn load_failed_reloads_leave_the_old_generation_serving() {
     load.wait_flowing();
 
     fs::write(gate.dir().join("bad"), "").expect("a file");
-    let mut expected = gate
-        .metrics()
-        .sum("reloads_total", &[("outcome", "check_failed")])
-        + 1.0;
+    let mut expected = gate.reloads("check_failed") + 1.0;
     gate.run(["reload"])
         .expect_code(1)
         .expect_words(&["line 7: no such thing as a frobnicator"]);
-    assert_eq!(
-        gate.metrics()
-            .sum("reloads_total", &[("outcome", "check_failed")]),
-        expected
-    );
+    assert_eq!(gate.reloads("check_failed"), expected);
     assert_eq!(gate.metrics().sum("generation_active", &[]), 1.0);
     fs::remove_file(gate.dir().join("bad")).expect("a file");
 
     for case in CASES {
         let active = gate.metrics().sum("generation_active", &[]);
-        expected = gate
-            .metrics()
-            .sum("reloads_total", &[("outcome", case.outcome)])
-            + 1.0;
+        expected = gate.reloads(case.outcome) + 1.0;
         set_mode(&gate, case.mode);
         gate.run(["reload"]).expect_code(1).expect_words(case.words);
         let metrics = gate.metrics();
-        assert_eq!(
-            metrics.sum("reloads_total", &[("outcome", case.outcome)]),
-            expected,
-            "{}",
-            case.mode
-        );
+        assert_eq!(gate.reloads(case.outcome), expected, "{}", case.mode);
         assert_eq!(
             metrics.sum("generation_active", &[]),
             active,
@@ -104,10 +89,7 @@ fn load_a_generation_that_dies_after_the_flip_is_flipped_back() {
         .expect_code(1)
         .expect_words(&["ends as it was told to"]);
     let metrics = gate.metrics();
-    assert_eq!(
-        metrics.sum("reloads_total", &[("outcome", "flipped_back")]),
-        1.0
-    );
+    assert_eq!(gate.reloads("flipped_back"), 1.0);
     assert_eq!(metrics.sum("generation_active", &[]), 1.0);
     set_mode(&gate, "");
     gate.reload();
@@ -147,11 +129,7 @@ fn a_check_that_hangs_is_killed_with_its_group() {
         before,
         "the check's processes are left"
     );
-    assert_eq!(
-        gate.metrics()
-            .sum("reloads_total", &[("outcome", "check_failed")]),
-        1.0
-    );
+    assert_eq!(gate.reloads("check_failed"), 1.0);
     fs::remove_file(gate.dir().join("hang")).expect("a file");
     gate.reload();
 }

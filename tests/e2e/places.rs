@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use crate::common::backend::{self, Hop};
+use crate::common::backend::{self, Hop, Outside};
 use crate::common::gate::Setup;
 use crate::common::http;
 use crate::common::net::Net;
@@ -35,26 +35,42 @@ fn bare_port_serves_both_families() {
 #[test]
 fn both_families_can_have_their_own_listener() {
     let net = Net::new();
-    let setup = Setup::bare(&net);
+    let address = net.free_address();
+    let _backend = Outside::start(address, &[]);
+    let setup = Setup::bare(&net).options(["--backend", &address.to_string()]);
     let port = setup.public().port();
     let (four, six) = (format!("four=0.0.0.0:{port}"), format!("six=[::]:{port}"));
-    let gate = setup
-        .options(["--listen", &four, "--listen", &six])
-        .backend(backend::own(Hop::Socket, &[]))
-        .start();
+    let gate = setup.options(["--listen", &four, "--listen", &six]).start();
     assert!(
         answers("127.0.0.1", port) && answers("::1", port),
         "{}",
         gate.log()
     );
     for listener in ["four", "six"] {
-        assert_eq!(
-            gate.metrics()
-                .sum("connections_accepted_total", &[("listener", listener)]),
-            1.0,
-            "{listener}"
-        );
+        let accepted = gate
+            .metrics()
+            .sum("connections_accepted_total", &[("listener", listener)]);
+        assert_eq!(accepted, 1.0, "{listener}");
     }
+}
+
+/// A server that tells its listeners apart gets an address for each.
+#[test]
+fn each_listener_can_have_an_endpoint_of_its_own() {
+    let net = Net::new();
+    let (one, two) = (net.free_address(), net.free_address());
+    let (listen_one, listen_two) = (format!("one={one}"), format!("two={two}"));
+    let setup = Setup::bare(&net).options(["--listen", &listen_one, "--listen", &listen_two]);
+    let program = &backend::own(Hop::Socket, &[])[0];
+    let script =
+        format!("{program} unix:$SYNGATE_SOCKET_ONE & exec {program} unix:$SYNGATE_SOCKET_TWO");
+    let command = ["sh", "-c", &script, "sh", "{socket}"]
+        .map(str::to_owned)
+        .to_vec();
+    let gate = setup.backend(command).start();
+    let pid = |address| http::get(address, "/pid").expect("an answer").text();
+    assert_ne!(pid(one), pid(two));
+    drop(gate);
 }
 
 #[test]

@@ -102,10 +102,7 @@ fn restart_under(net: &Net, gate: &Gate, plan: Plan) -> (Report, Vec<Duration>) 
     assert_eq!(metrics.sum("forced_closes_total", &[]), 0.0);
     assert_eq!(metrics.sum("listener_drops_total", &[]), 0.0);
     assert_eq!(net.drops() - before, Drops::default());
-    assert_eq!(
-        metrics.sum("reloads_total", &[("outcome", "success")]),
-        RELOADS as f64
-    );
+    assert_eq!(gate.reloads("success"), RELOADS as f64);
     let waited = metrics.sum("pending_wait_seconds_count", &[])
         - metrics.sum("pending_wait_seconds_bucket", &[("le", "0.1")]);
     assert!(

@@ -110,21 +110,31 @@ fn bad_variables_are_configuration_errors() {
 #[test]
 fn bad_files_are_configuration_errors() {
     let net = Net::new();
-    let cases: [(&str, &[&str]); 7] = [
-        ("drain_timout = '5s'", &["drain_timout", "syngate.toml"]),
-        ("lame_duck = 5", &["lame_duck", "syngate.toml"]),
-        ("lame_duck = '5 lightyears'", &["lame_duck", "lightyears"]),
-        ("this is no TOML", &["syngate.toml", "1"]),
+    let service = "[services.web]\nlisten = ['127.0.0.1:7']\nbackend = ['127.0.0.1:9']\n";
+    let cases: [(String, &[&str]); 7] = [
         (
-            "[services.web]\nlisten = ['127.0.0.1:7']\nbackend = ['127.0.0.1:9']\ncolour = 'green'",
-            &["colour"],
+            format!("lame_dock = '5s'\n{service}"),
+            &["lame_dock", "syngate.toml"],
         ),
         (
-            "[services.a]\nlisten = ['127.0.0.1:7']\nbackend = ['127.0.0.1:9']\n[services.b]\nlisten = ['127.0.0.1:7']\nbackend = ['127.0.0.1:9']",
-            &["127.0.0.1:7"],
+            format!("lame_duck = 5\n{service}"),
+            &["lame_duck", "syngate.toml"],
         ),
         (
-            "[services.web]\nlisten = ['127.0.0.1:7']",
+            format!("lame_duck = '5 lightyears'\n{service}"),
+            &["lame_duck", "lightyears"],
+        ),
+        ("this is no TOML".to_owned(), &["syngate.toml", "1"]),
+        (
+            format!("{service}colour = 'green'"),
+            &["colour", "syngate.toml"],
+        ),
+        (
+            format!("{service}{}", service.replace("web", "other")),
+            &["127.0.0.1:7", "web", "syngate.toml:5"],
+        ),
+        (
+            service.replace("backend = ['127.0.0.1:9']", ""),
             &["web", "backend"],
         ),
     ];
@@ -196,7 +206,7 @@ fn taken_port_is_named() {
     let address = taken.local_addr().expect("an address").to_string();
     let setup = with_backend(&net).options(["--listen", &address]);
     refused(setup, 71, &[&address]);
-    let setup = Setup::new(&net).options(["--backend", "127.0.0.1:9", "--metrics", &address]);
+    let setup = with_backend(&net).replace_metrics(taken.local_addr().expect("an address"));
     refused(setup, 71, &[&address]);
 }
 
@@ -219,7 +229,7 @@ fn port_80_without_the_right_names_the_cure() {
         setup.under(as_nobody),
         71,
         &[
-            "127.0.0.1:80",
+            "port 80",
             "net.ipv4.ip_unprivileged_port_start",
             "CAP_NET_BIND_SERVICE",
         ],
