@@ -149,7 +149,8 @@ fn wait_quietly(child: &mut Child) -> bool {
 }
 
 /// The command of HAProxy with a configuration of its user's own: it answers short requests itself, and has downloads
-/// from the server on the unix socket `app`.
+/// from the server on the unix socket `app`. A client that leaves without a request gets no error message, which it would
+/// answer with a reset.
 pub(crate) fn haproxy(directory: &Path, hop: Hop, app: &Path) -> Vec<String> {
     let bind = match hop {
         Hop::Socket => "unix@${SYNGATE_SOCKET}",
@@ -167,6 +168,7 @@ defaults
     timeout server 60s
     timeout http-keep-alive 30s
     option idle-close-on-response
+    option http-ignore-probes
 frontend front
     bind \"{bind}\"{backlog}
     http-request return status 200 content-type text/plain lf-string %[path] unless {{ path_beg /download/ }}

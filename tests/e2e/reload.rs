@@ -56,7 +56,14 @@ fn load_python_on_an_address() {
 
 fn reload_under_load(net: &Net, setup: Setup, hop: Hop, name: &str) {
     let gate = setup
-        .options(["--min-ready", "100ms", "--max-generations", "16"])
+        .options([
+            "--log-level",
+            "debug",
+            "--min-ready",
+            "100ms",
+            "--max-generations",
+            "16",
+        ])
         .start();
     let before = net.drops();
     let load = Load::start(Plan::standing(gate.public()));
