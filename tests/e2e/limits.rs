@@ -1,6 +1,7 @@
 //! Every bound holds, is counted by its reason, and is never a silent hang or a spin.
 
 use std::fs;
+use std::io::{ErrorKind, Read};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -64,7 +65,10 @@ fn full_queue_resets_where_that_is_wanted() {
     let first: Vec<Socket> = (0..10).map(|_| wire.connect()).collect();
     wait_until("ten are pending", || pending(&wire.gate) == 10.0);
     for _ in 0..5 {
-        assert_eq!(read_all(&wire.connect()).1, crate::common::wire::End::Reset);
+        // The reset may come before the client has seen its connection made.
+        let reset = std::net::TcpStream::connect(wire.gate.public())
+            .and_then(|mut stream| stream.read(&mut [0]));
+        assert!(reset.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
     }
     let metrics = wire.gate.metrics();
     assert_eq!(
