@@ -6,13 +6,14 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use super::done::Done;
 use super::net::Net;
 use super::scrape::Metrics;
 use super::{http, wait_for, wait_within};
@@ -384,47 +385,4 @@ pub(crate) fn syngate<S: AsRef<OsStr>>(
         .current_dir(directory)
         .stdin(Stdio::null());
     command
-}
-
-/// How a command ended.
-#[derive(Debug)]
-pub(crate) struct Done {
-    pub(crate) code: Option<i32>,
-    pub(crate) out: String,
-    pub(crate) err: String,
-}
-
-impl From<Output> for Done {
-    fn from(output: Output) -> Done {
-        Done {
-            code: output.status.code(),
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            err: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
-    }
-}
-
-impl Done {
-    #[track_caller]
-    pub(crate) fn expect_code(&self, code: i32) -> &Done {
-        assert_eq!(
-            self.code,
-            Some(code),
-            "stdout:\n{}\nstderr:\n{}",
-            self.out,
-            self.err
-        );
-        self
-    }
-
-    /// Each of `words` stands in its output, which has no trace of a panic.
-    #[track_caller]
-    pub(crate) fn expect_words(&self, words: &[&str]) -> &Done {
-        let all = format!("{}{}", self.out, self.err);
-        for word in words {
-            assert!(all.contains(word), "`{word}` is missing in:\n{all}");
-        }
-        assert!(!all.contains("panicked"), "{all}");
-        self
-    }
 }

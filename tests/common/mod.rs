@@ -3,6 +3,7 @@
 //! Nothing here waits for a time to pass: [`wait_until`] looks for what should come, up to a deadline.
 
 pub(crate) mod backend;
+pub(crate) mod done;
 pub(crate) mod gate;
 pub(crate) mod http;
 pub(crate) mod load;

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use crate::common::backend::{self, Hop};
-use crate::common::gate::{Done, Setup};
+use crate::common::done::Done;
+use crate::common::gate::Setup;
 use crate::common::net::Net;
 
 /// Starts what can't start: it ends with `code`, says `words`, and leaves no socket, no port and no child.

@@ -324,7 +324,7 @@ fn verbs_without_a_gate_exit_with_3() {
         let output = syngate(directory.path(), [verb, "--control", "nobody.sock"])
             .output()
             .expect("syngate runs");
-        let done = crate::common::gate::Done::from(output);
+        let done = crate::common::done::Done::from(output);
         done.expect_code(3).expect_words(&["nobody.sock"]);
     }
 }
