@@ -274,8 +274,9 @@ impl Worker {
     }
 
     fn expire(&mut self) {
-        while let Some(due) = self.deadlines.pop(self.clock.now()) {
+        while let Some((at, due)) = self.deadlines.pop(self.clock.now()) {
             match due {
+                Due::Connection(token) if !is_armed(&self.slots, at, token) => {}
                 Due::Connection(token) => self.look(token, |connection, context| {
                     connection.armed = Tick::NEVER;
                     connection.expired(context)
@@ -285,6 +286,12 @@ impl Worker {
                 Due::Emptying(index) => self.empty(index),
             }
         }
+        // Short connections leave their time-outs behind.
+        let live = self.slots.len();
+        self.deadlines.sweep(live, |at, due| match due {
+            Due::Connection(token) => is_armed(&self.slots, at, *token),
+            Due::Dispatch(_) | Due::Resume(_) | Due::Emptying(_) => true,
+        });
     }
 
     /// Looks at a connection, if it is still there, and does what it asks for.
@@ -517,6 +524,12 @@ impl Worker {
                 .wrapping_sub(listener.told as u64)
         })
     }
+}
+
+/// Whether a connection waits for this very deadline, and not for an earlier one.
+fn is_armed(slots: &Slots, at: Tick, token: Token) -> bool {
+    let connection = slots.get(token);
+    connection.is_some_and(|connection| connection.armed == at)
 }
 
 impl LocalListener {
