@@ -263,13 +263,12 @@ impl Worker {
         self.forget_if_closed(index);
     }
 
-    /// Forgets a closed listener with its last connection.
+    /// Forgets a closed listener with its last connection, once the others know that nothing of it waits.
     pub(crate) fn forget_if_closed(&mut self, index: u32) {
         let listener = &mut self.listeners[index as usize];
-        if listener
-            .as_ref()
-            .is_some_and(|listener| listener.socket.is_none() && listener.connections == 0)
-        {
+        if listener.as_ref().is_some_and(|listener| {
+            listener.socket.is_none() && listener.connections == 0 && !listener.changed
+        }) {
             *listener = None;
         }
     }

@@ -95,7 +95,7 @@ pub(crate) struct LocalListener {
     /// In the list of those to be dispatched this turn.
     due: bool,
     /// In the list of those whose queue has changed; and what the process knows of its length.
-    changed: bool,
+    pub(crate) changed: bool,
     told: usize,
 }
 
@@ -247,6 +247,7 @@ impl Worker {
             if waiting < told {
                 self.shared.resume_if_paused();
             }
+            self.forget_if_closed(index);
         }
         for service in self
             .services
