@@ -543,7 +543,6 @@ impl Connection {
             Phase::Connecting { .. } => self.connecting(context),
             Phase::Relaying {
                 backend,
-                relay,
                 keepalive,
                 ..
             } => {

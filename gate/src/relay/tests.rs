@@ -412,7 +412,7 @@ fn play(world: &mut World, steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 30, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 30, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever happens in whatever order, what comes out is what went in, and then the end.
     #[test]
