@@ -131,6 +131,8 @@ impl Worker {
                 client,
                 peer,
                 listener: listener.id,
+                service: listener.service,
+                metrics: Arc::clone(&listener.metrics),
             };
             return self.shared.inboxes[other].send(Message::Handoff(handoff));
         }

@@ -10,7 +10,7 @@ use crate::connection::{Next, Phase};
 use crate::dialer::Dialer;
 use crate::gate::{ConnectionInfo, ListenerId, ServiceId};
 use crate::generation::{Generation, Local};
-use crate::shared::{Ack, Command, Listing, Message};
+use crate::shared::{Ack, Command, Handoff, Listing, Message};
 use crate::worker::{LocalListener, Service, Worker};
 
 /// Slots that a listing looks at in one turn.
@@ -21,14 +21,37 @@ impl Worker {
         for message in self.shared.clone().inboxes[self.index].take() {
             match message {
                 Message::Command(command, ack) => self.command(command, ack),
-                Message::Handoff(handoff) => match self.listener(handoff.listener) {
-                    Some(index) => self.admit(index, handoff.client, handoff.peer, false),
-                    // Closed since: this worker had no connection of it.
-                    None => drop(self.shared.open.fetch_sub(1, Ordering::SeqCst)),
-                },
+                Message::Handoff(handoff) => self.take_over(handoff),
                 Message::Look => self.look_at_pauses(),
             }
         }
+    }
+
+    /// Takes a connection that another worker has accepted. Its listener may have been closed here since, and forgotten.
+    fn take_over(&mut self, handoff: Handoff) {
+        let Handoff {
+            client,
+            peer,
+            listener: id,
+            service,
+            metrics,
+        } = handoff;
+        let index = match (self.listener(id), self.service(service)) {
+            (Some(index), _) => index,
+            (None, Some(service)) => {
+                let closed = LocalListener::new(id, service, metrics, None);
+                let index = place(&mut self.listeners, closed) as u32;
+                self.connect_listener(index);
+                index
+            }
+            (None, None) => {
+                metrics.block(self.index).closed[CloseReason::Shutdown].inc();
+                self.shared.open.fetch_sub(1, Ordering::SeqCst);
+                return self.shared.resume_if_paused();
+            }
+        };
+        self.admit(index, client, peer, false);
+        self.forget_if_closed(index);
     }
 
     fn command(&mut self, command: Command, ack: Ack) {
@@ -55,7 +78,8 @@ impl Worker {
                 let Some(service) = self.service(listener.service) else {
                     return;
                 };
-                let listener = LocalListener::new(listener, service);
+                let (id, metrics) = (listener.id, Arc::clone(&listener.metrics));
+                let listener = LocalListener::new(id, service, metrics, Some(listener));
                 let index = place(&mut self.listeners, listener) as u32;
                 self.connect_listener(index);
                 self.register(index);

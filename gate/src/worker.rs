@@ -534,12 +534,17 @@ fn is_armed(slots: &Slots, at: Tick, token: Token) -> bool {
 }
 
 impl LocalListener {
-    pub(crate) fn new(shared: Arc<SharedListener>, service: usize) -> LocalListener {
+    pub(crate) fn new(
+        id: ListenerId,
+        service: usize,
+        metrics: Arc<syngate_metrics::Listener>,
+        socket: Option<Arc<SharedListener>>,
+    ) -> LocalListener {
         LocalListener {
-            id: shared.id,
+            id,
             service,
-            metrics: Arc::clone(&shared.metrics),
-            socket: Some(shared),
+            metrics,
+            socket,
             registered: false,
             emptying: None,
             queue: PendingQueue::new(),
