@@ -161,6 +161,19 @@ impl Connection {
         }
     }
 
+    /// How its wait ended, if it is closed in it.
+    pub(crate) fn wait_outcome(&self, reason: CloseReason) -> Option<PendingOutcome> {
+        match self.phase {
+            Phase::Pending { .. } | Phase::Connecting { .. } => Some(match reason {
+                CloseReason::ClientReset => PendingOutcome::ClientReset,
+                CloseReason::PendingTimeout => PendingOutcome::Timeout,
+                CloseReason::Overflow => PendingOutcome::Overflow,
+                _ => PendingOutcome::Shutdown,
+            }),
+            Phase::Greeting | Phase::Relaying { .. } | Phase::Resetting { .. } => None,
+        }
+    }
+
     /// Bytes from and to the client.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         match &self.phase {
@@ -205,7 +218,6 @@ impl Connection {
         match self.phase {
             Phase::Greeting => self.greet(context),
             Phase::Pending { .. } if self.client_has_gone() => {
-                context.service.pending_outcomes[PendingOutcome::ClientReset].inc();
                 Next::Close(CloseReason::ClientReset)
             }
             Phase::Pending { .. } => Next::Wait,
@@ -536,10 +548,7 @@ impl Connection {
         }
         match &mut self.phase {
             Phase::Greeting => Next::Close(CloseReason::ProxyHeader),
-            Phase::Pending { .. } => {
-                context.service.pending_outcomes[PendingOutcome::Timeout].inc();
-                Next::Close(CloseReason::PendingTimeout)
-            }
+            Phase::Pending { .. } => Next::Close(CloseReason::PendingTimeout),
             Phase::Connecting { .. } => self.connecting(context),
             Phase::Relaying {
                 backend,

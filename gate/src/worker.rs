@@ -382,6 +382,11 @@ impl Worker {
             let block = listener.metrics.block(self.index);
             block.open[connection.state()].dec();
             block.closed[reason].inc();
+            if let Some(service) = &self.services[listener.service]
+                && let Some(outcome) = connection.wait_outcome(reason)
+            {
+                service.metrics.block(self.index).pending_outcomes[outcome].inc();
+            }
             listener.connections -= 1;
             if queued {
                 let slots = &self.slots;
