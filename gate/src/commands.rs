@@ -25,6 +25,18 @@ impl Worker {
                 Message::Look => self.look_at_pauses(),
             }
         }
+        if self.stopped {
+            // After the last message: what was handed over with it ends here, too.
+            let count = self.reset(|connection| {
+                let unaccepted = connection.is_raw() && connection.lease().is_none();
+                Some(if unaccepted {
+                    CloseReason::Unaccepted
+                } else {
+                    CloseReason::Shutdown
+                })
+            });
+            tracing::debug!(count, "worker {} stops", self.index);
+        }
     }
 
     /// Takes a connection that another worker has accepted. Its listener may have been closed here since, and forgotten.
@@ -131,18 +143,7 @@ impl Worker {
                     _ack: ack,
                 });
             }
-            Command::Stop => {
-                let count = self.reset(|connection| {
-                    let unaccepted = connection.is_raw() && connection.lease().is_none();
-                    Some(if unaccepted {
-                        CloseReason::Unaccepted
-                    } else {
-                        CloseReason::Shutdown
-                    })
-                });
-                tracing::debug!(count, "worker {} stops", self.index);
-                self.stopped = true;
-            }
+            Command::Stop => self.stopped = true,
         }
     }
 

@@ -337,6 +337,15 @@ impl Gate {
             // A worker that panicked has aborted the process: there is no error to see here.
             let _ = thread.join();
         }
+        // What one worker has handed to another that had stopped already; the blocks have no other writer any more.
+        for (worker, inbox) in self.shared.inboxes.iter().enumerate() {
+            for message in inbox.take() {
+                if let Message::Handoff(handoff) = message {
+                    handoff.metrics.block(worker).closed[CloseReason::Shutdown].inc();
+                    self.shared.open.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+        }
     }
 
     /// Sends a command to every worker, and returns when all have done it.
