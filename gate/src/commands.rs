@@ -111,9 +111,9 @@ impl Worker {
                     return;
                 };
                 service.held = held;
-                service.holding.clear();
-                if held {
-                    service.holding.push(ack);
+                match held {
+                    true => service.holding.push(ack),
+                    false => service.holding.clear(),
                 }
                 self.dispatch_service(id);
             }
