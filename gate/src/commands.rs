@@ -277,14 +277,17 @@ impl Worker {
         let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
             return;
         };
-        if let Some(socket) = listener.socket.take()
-            && listener.registered
-        {
-            // The others' parts keep it open, so closing this one doesn't take it out of the epoll set.
-            let _ = self.epoll.delete(&socket.socket);
-        }
-        listener.registered = false;
+        let socket = listener.socket.take();
+        let registered = std::mem::take(&mut listener.registered);
         listener.emptying = None;
+        if let Some(socket) = socket {
+            if registered {
+                // The others' parts keep it open, so closing this one doesn't take it out of the epoll set.
+                let _ = self.epoll.delete(&socket.socket);
+            }
+            // Who closes last finds what another has paused since.
+            self.unpause(&socket);
+        }
         self.forget_if_closed(index);
     }
 
