@@ -85,6 +85,8 @@ impl Worker {
                 if let Some(service) = self.service_mut(id) {
                     service.settings = settings;
                 }
+                // A deadline may have become an earlier one.
+                self.look_at_all(|_, _| Next::Wait);
             }
             Command::Open(listener) => {
                 let Some(service) = self.service(listener.service) else {

@@ -205,7 +205,7 @@ impl Gate {
         id
     }
 
-    /// Takes over time-outs and limits for the connections to come, and for the running ones where they are looked at.
+    /// Takes over time-outs and limits, for the running connections too.
     pub async fn apply(&self, service: ServiceId, settings: ServiceSettings) {
         self.all(Command::Apply(service, Arc::new(settings))).await;
     }
@@ -213,7 +213,11 @@ impl Gate {
     /// Forgets a service whose listeners are closed and whose generations are drained; what is left of it is reset.
     pub async fn remove_service(&self, service: ServiceId) {
         self.all(Command::RemoveService(service)).await;
-        self.registry().services.remove(&service);
+        let mut registry = self.registry();
+        registry.services.remove(&service);
+        registry
+            .listeners
+            .retain(|_, listener| listener.service != service);
     }
 
     /// Begins to accept.
