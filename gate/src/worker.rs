@@ -406,6 +406,7 @@ impl Worker {
         }
         self.shared.open.fetch_sub(1, Ordering::SeqCst);
         self.shared.resume_if_paused();
+        self.dispatch_soon(index); // It may have been a connect that others wait for.
         self.forget_if_closed(index);
     }
 
