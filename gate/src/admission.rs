@@ -27,7 +27,7 @@ use crate::relay::Side;
 use crate::shared::{Ack, Handoff, Message, Pause, SharedListener};
 use crate::slots::Token;
 use crate::socket::Socket;
-use crate::worker::{Due, Worker};
+use crate::worker::{Due, LocalListener, Worker};
 
 /// Accepts a wake-up: the rest stays for the other workers, and for the next turn.
 const ACCEPTS: usize = 8;
@@ -131,6 +131,8 @@ impl Worker {
                 client,
                 peer,
                 listener: listener.id,
+                service: listener.service,
+                metrics: Arc::clone(&listener.metrics),
             };
             return self.shared.inboxes[other].send(Message::Handoff(handoff));
         }
@@ -276,11 +278,15 @@ impl Worker {
         let Some(listener) = self.socket(index) else {
             return;
         };
+        self.unpause(&listener);
+        self.register(index);
+    }
+
+    pub(crate) fn unpause(&self, listener: &SharedListener) {
         if listener.paused.swap(Pause::NONE, Ordering::SeqCst) != Pause::NONE {
             self.shared.paused_listeners.fetch_sub(1, Ordering::SeqCst);
             self.shared.look_at_pauses();
         }
-        self.register(index);
     }
 
     /// Ends the pauses for which there is room again, and follows those of other workers.
@@ -357,6 +363,10 @@ impl Worker {
         let Some(shared) = self.socket(index) else {
             return;
         };
+        let emptying = |listener: &LocalListener| listener.emptying.is_some();
+        if !self.listeners[index as usize].as_ref().is_some_and(emptying) {
+            return; // The deadline was another's, who had this place before.
+        }
         while let Ok((client, peer)) = shared.socket.accept() {
             shared.metrics.block(self.index).accepted.inc();
             self.shared.open.fetch_add(1, Ordering::SeqCst);

@@ -10,7 +10,7 @@ use crate::connection::{Next, Phase};
 use crate::dialer::Dialer;
 use crate::gate::{ConnectionInfo, ListenerId, ServiceId};
 use crate::generation::{Generation, Local};
-use crate::shared::{Ack, Command, Listing, Message};
+use crate::shared::{Ack, Command, Handoff, Listing, Message};
 use crate::worker::{LocalListener, Service, Worker};
 
 /// Slots that a listing looks at in one turn.
@@ -21,14 +21,49 @@ impl Worker {
         for message in self.shared.clone().inboxes[self.index].take() {
             match message {
                 Message::Command(command, ack) => self.command(command, ack),
-                Message::Handoff(handoff) => match self.listener(handoff.listener) {
-                    Some(index) => self.admit(index, handoff.client, handoff.peer, false),
-                    // Closed since: this worker had no connection of it.
-                    None => drop(self.shared.open.fetch_sub(1, Ordering::SeqCst)),
-                },
+                Message::Handoff(handoff) => self.take_over(handoff),
                 Message::Look => self.look_at_pauses(),
             }
         }
+        if self.stopped {
+            // After the last message: what was handed over with it ends here, too.
+            let count = self.reset(|connection| {
+                let unaccepted = connection.is_raw() && connection.lease().is_none();
+                Some(if unaccepted {
+                    CloseReason::Unaccepted
+                } else {
+                    CloseReason::Shutdown
+                })
+            });
+            tracing::debug!(count, "worker {} stops", self.index);
+        }
+    }
+
+    /// Takes a connection that another worker has accepted. Its listener may have been closed here since, and forgotten.
+    fn take_over(&mut self, handoff: Handoff) {
+        let Handoff {
+            client,
+            peer,
+            listener: id,
+            service,
+            metrics,
+        } = handoff;
+        let index = match (self.listener(id), self.service(service)) {
+            (Some(index), _) => index,
+            (None, Some(service)) => {
+                let closed = LocalListener::new(id, service, metrics, None);
+                let index = place(&mut self.listeners, closed) as u32;
+                self.connect_listener(index);
+                index
+            }
+            (None, None) => {
+                metrics.block(self.index).closed[CloseReason::Shutdown].inc();
+                self.shared.open.fetch_sub(1, Ordering::SeqCst);
+                return self.shared.resume_if_paused();
+            }
+        };
+        self.admit(index, client, peer, false);
+        self.forget_if_closed(index);
     }
 
     fn command(&mut self, command: Command, ack: Ack) {
@@ -50,12 +85,15 @@ impl Worker {
                 if let Some(service) = self.service_mut(id) {
                     service.settings = settings;
                 }
+                // A deadline may have become an earlier one.
+                self.look_at_all(|_, _| Next::Wait);
             }
             Command::Open(listener) => {
                 let Some(service) = self.service(listener.service) else {
                     return;
                 };
-                let listener = LocalListener::new(listener, service);
+                let (id, metrics) = (listener.id, Arc::clone(&listener.metrics));
+                let listener = LocalListener::new(id, service, metrics, Some(listener));
                 let index = place(&mut self.listeners, listener) as u32;
                 self.connect_listener(index);
                 self.register(index);
@@ -75,9 +113,9 @@ impl Worker {
                     return;
                 };
                 service.held = held;
-                service.holding.clear();
-                if held {
-                    service.holding.push(ack);
+                match held {
+                    true => service.holding.push(ack),
+                    false => service.holding.clear(),
                 }
                 self.dispatch_service(id);
             }
@@ -107,18 +145,7 @@ impl Worker {
                     _ack: ack,
                 });
             }
-            Command::Stop => {
-                let count = self.reset(|connection| {
-                    let unaccepted = connection.is_raw() && connection.lease().is_none();
-                    Some(if unaccepted {
-                        CloseReason::Unaccepted
-                    } else {
-                        CloseReason::Shutdown
-                    })
-                });
-                tracing::debug!(count, "worker {} stops", self.index);
-                self.stopped = true;
-            }
+            Command::Stop => self.stopped = true,
         }
     }
 
@@ -252,24 +279,26 @@ impl Worker {
         let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
             return;
         };
-        if let Some(socket) = listener.socket.take()
-            && listener.registered
-        {
-            // The others' parts keep it open, so closing this one doesn't take it out of the epoll set.
-            let _ = self.epoll.delete(&socket.socket);
-        }
-        listener.registered = false;
+        let socket = listener.socket.take();
+        let registered = std::mem::take(&mut listener.registered);
         listener.emptying = None;
+        if let Some(socket) = socket {
+            if registered {
+                // The others' parts keep it open, so closing this one doesn't take it out of the epoll set.
+                let _ = self.epoll.delete(&socket.socket);
+            }
+            // Who closes last finds what another has paused since.
+            self.unpause(&socket);
+        }
         self.forget_if_closed(index);
     }
 
-    /// Forgets a closed listener with its last connection.
+    /// Forgets a closed listener with its last connection, once the others know that nothing of it waits.
     pub(crate) fn forget_if_closed(&mut self, index: u32) {
         let listener = &mut self.listeners[index as usize];
-        if listener
-            .as_ref()
-            .is_some_and(|listener| listener.socket.is_none() && listener.connections == 0)
-        {
+        if listener.as_ref().is_some_and(|listener| {
+            listener.socket.is_none() && listener.connections == 0 && !listener.changed
+        }) {
             *listener = None;
         }
     }

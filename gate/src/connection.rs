@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{MsgFlags, SockaddrStorage, getsockname, recv};
@@ -105,7 +106,7 @@ pub(crate) struct Connection {
     /// A PROXY header is in the stream already: it comes from a kept listener.
     raw: bool,
     pub(crate) accepted: Tick,
-    /// When a byte last passed, or the phase began.
+    /// When a byte last passed, a side ended, or the phase began.
     touched: Tick,
     /// The deadline that the worker's heap has; never later than [`Connection::deadline`].
     pub(crate) armed: Tick,
@@ -160,6 +161,19 @@ impl Connection {
         }
     }
 
+    /// How its wait ended, if it is closed in it.
+    pub(crate) fn wait_outcome(&self, reason: CloseReason) -> Option<PendingOutcome> {
+        match self.phase {
+            Phase::Pending { .. } | Phase::Connecting { .. } => Some(match reason {
+                CloseReason::ClientReset => PendingOutcome::ClientReset,
+                CloseReason::PendingTimeout => PendingOutcome::Timeout,
+                CloseReason::Overflow => PendingOutcome::Overflow,
+                _ => PendingOutcome::Shutdown,
+            }),
+            Phase::Greeting | Phase::Relaying { .. } | Phase::Resetting { .. } => None,
+        }
+    }
+
     /// Bytes from and to the client.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         match &self.phase {
@@ -204,7 +218,6 @@ impl Connection {
         match self.phase {
             Phase::Greeting => self.greet(context),
             Phase::Pending { .. } if self.client_has_gone() => {
-                context.service.pending_outcomes[PendingOutcome::ClientReset].inc();
                 Next::Close(CloseReason::ClientReset)
             }
             Phase::Pending { .. } => Next::Wait,
@@ -238,7 +251,7 @@ impl Connection {
         let seen = match recv(fd, peek, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
             Ok(0) => return Next::Close(CloseReason::ProxyHeader),
             Ok(seen) => seen,
-            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => return Next::Wait,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Next::Wait,
             Err(_) => return Next::Close(CloseReason::ClientReset),
         };
         match proxy_protocol::parse(&peek[..seen]) {
@@ -313,10 +326,10 @@ impl Connection {
             if waited < context.settings.connect_timeout {
                 return Next::Wait;
             }
-            return self.connect_failed(std::io::ErrorKind::TimedOut.into(), context);
+            return self.connect_failed(Errno::ETIMEDOUT.into(), context);
         }
         if attempt.met_itself(backend) {
-            return self.connect_failed(std::io::ErrorKind::ConnectionRefused.into(), context);
+            return self.connect_failed(Errno::ECONNREFUSED.into(), context);
         }
         self.connected(context)
     }
@@ -417,10 +430,10 @@ impl Connection {
         else {
             return Next::Wait;
         };
-        let before = relay.bytes();
+        let (before, was_half_closed) = (relay.bytes(), relay.is_half_closed());
         let turn = relay.turn(&mut self.client, backend, context.scratch);
         let after = relay.bytes();
-        if after != before {
+        if after != before || relay.is_half_closed() != was_half_closed {
             self.touched = context.now;
             context.listener.bytes_in.add(after.0 - before.0);
             context.listener.bytes_out.add(after.1 - before.1);
@@ -500,11 +513,16 @@ impl Connection {
             Phase::Pending { .. } => self.accepted + settings.pending_timeout,
             Phase::Connecting { attempt, .. } => attempt.started + settings.connect_timeout,
             Phase::Relaying {
-                relay, keepalive, ..
+                backend,
+                relay,
+                keepalive,
+                ..
             } => {
-                let half = settings
-                    .half_close_timeout
-                    .filter(|_| relay.is_half_closed());
+                // A client that was reset may leave bytes that a stuck backend never takes: that, too, must end.
+                let ended = relay.is_half_closed()
+                    || self.client.has_failed()
+                    || backend.has_failed();
+                let half = settings.half_close_timeout.filter(|_| ended);
                 after(settings.idle_timeout)
                     .min(after(half))
                     .min(*keepalive)
@@ -530,14 +548,10 @@ impl Connection {
         }
         match &mut self.phase {
             Phase::Greeting => Next::Close(CloseReason::ProxyHeader),
-            Phase::Pending { .. } => {
-                context.service.pending_outcomes[PendingOutcome::Timeout].inc();
-                Next::Close(CloseReason::PendingTimeout)
-            }
+            Phase::Pending { .. } => Next::Close(CloseReason::PendingTimeout),
             Phase::Connecting { .. } => self.connecting(context),
             Phase::Relaying {
                 backend,
-                relay,
                 keepalive,
                 ..
             } => {
@@ -549,11 +563,12 @@ impl Connection {
                         let _ = SockRef::from(&*backend).set_tcp_keepalive(&keepalive);
                     }
                 }
-                let half_closed = relay.is_half_closed();
+                let idle = context.settings.idle_timeout;
+                let is_idle = idle.is_some_and(|idle| self.touched + idle <= context.now);
                 match context.now < self.deadline(context.settings) {
                     true => Next::Wait,
-                    false if half_closed => Next::Close(CloseReason::HalfCloseTimeout),
-                    false => Next::Close(CloseReason::IdleTimeout),
+                    false if is_idle => Next::Close(CloseReason::IdleTimeout),
+                    false => Next::Close(CloseReason::HalfCloseTimeout),
                 }
             }
             Phase::Resetting { .. } => {

@@ -1,11 +1,15 @@
 //! A worker's clock, read once a turn, and its heap of deadlines.
 //!
 //! An entry only says "look at this then": a deadline that has moved on (bytes re-arm a time-out) stays in the heap, and who is
-//! looked at says when to look again. So re-arming costs nothing on the hot path.
+//! looked at says when to look again. So re-arming costs nothing on the hot path. Entries that nobody waits for any more are
+//! swept out when they are the greater part.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
+
+/// Entries below which sweeping isn't worth it.
+const SLACK: usize = 1024;
 
 /// Microseconds since the worker's start. Monotonic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,13 +74,20 @@ impl<T: Ord> Deadlines<T> {
         self.0.push(Reverse((at, whom)));
     }
 
-    /// The next one that is due.
-    pub(crate) fn pop(&mut self, now: Tick) -> Option<T> {
+    /// The next one that is due, and since when.
+    pub(crate) fn pop(&mut self, now: Tick) -> Option<(Tick, T)> {
         let Reverse((at, _)) = self.0.peek()?;
         if *at > now {
             return None;
         }
-        self.0.pop().map(|Reverse((_, whom))| whom)
+        self.0.pop().map(|Reverse(entry)| entry)
+    }
+
+    /// Drops what nobody waits for, if `live` entries at most are waited for and there are many more.
+    pub(crate) fn sweep(&mut self, live: usize, mut is_live: impl FnMut(Tick, &T) -> bool) {
+        if self.0.len() > 2 * live + SLACK {
+            self.0.retain(|Reverse((at, whom))| is_live(*at, whom));
+        }
     }
 
     /// Until the next one; `most` where there is none before.
@@ -103,14 +114,28 @@ mod tests {
             deadlines.wait(at(9), Duration::from_secs(1)),
             Duration::from_millis(1)
         );
-        assert_eq!(deadlines.pop(at(25)), Some(10));
-        assert_eq!(deadlines.pop(at(25)), Some(20));
+        assert_eq!(deadlines.pop(at(25)), Some((at(10), 10)));
+        assert_eq!(deadlines.pop(at(25)), Some((at(20), 20)));
         assert_eq!(deadlines.pop(at(25)), None);
-        assert_eq!(deadlines.pop(Tick::NEVER), Some(30));
+        assert_eq!(deadlines.pop(Tick::NEVER), Some((at(30), 30)));
         assert_eq!(
             deadlines.wait(at(0), Duration::from_secs(1)),
             Duration::from_secs(1)
         );
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_swept_out() {
+        let mut deadlines = Deadlines::new();
+        for n in 0..10_000 {
+            deadlines.push(Tick(n), n);
+            deadlines.sweep(10, |at, n| at == Tick(*n) && n % 1000 == 0);
+            assert!(deadlines.0.len() <= 2 * 10 + SLACK + 1);
+        }
+        for n in 0..10 {
+            while deadlines.pop(Tick(n * 1000 - n.min(1))).is_some() {}
+            assert_eq!(deadlines.pop(Tick(n * 1000)).map(|(_, n)| n), (n > 0).then_some(n * 1000));
+        }
     }
 
     #[test]

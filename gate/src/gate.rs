@@ -205,7 +205,7 @@ impl Gate {
         id
     }
 
-    /// Takes over time-outs and limits for the connections to come, and for the running ones where they are looked at.
+    /// Takes over time-outs and limits, for the running connections too.
     pub async fn apply(&self, service: ServiceId, settings: ServiceSettings) {
         self.all(Command::Apply(service, Arc::new(settings))).await;
     }
@@ -213,7 +213,11 @@ impl Gate {
     /// Forgets a service whose listeners are closed and whose generations are drained; what is left of it is reset.
     pub async fn remove_service(&self, service: ServiceId) {
         self.all(Command::RemoveService(service)).await;
-        self.registry().services.remove(&service);
+        let mut registry = self.registry();
+        registry.services.remove(&service);
+        registry
+            .listeners
+            .retain(|_, listener| listener.service != service);
     }
 
     /// Begins to accept.
@@ -342,6 +346,15 @@ impl Gate {
         for thread in self.threads {
             // A worker that panicked has aborted the process: there is no error to see here.
             let _ = thread.join();
+        }
+        // What one worker has handed to another that had stopped already; the blocks have no other writer any more.
+        for (worker, inbox) in self.shared.inboxes.iter().enumerate() {
+            for message in inbox.take() {
+                if let Message::Handoff(handoff) = message {
+                    handoff.metrics.block(worker).closed[CloseReason::Shutdown].inc();
+                    self.shared.open.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 //! - A turn moves at most [`BUDGET`] bytes in each direction.
 
 use nix::errno::Errno;
+use nix::sys::epoll::EpollFlags;
 
 use crate::socket::{Failed, Read, Socket};
 use crate::splice::{Pipe, Pipes};
@@ -207,10 +208,8 @@ impl Half {
     fn fill(&mut self, mut pipe: Pipe, from: &mut Socket, pipes: &mut Pipes) {
         match pipe.fill(&*from) {
             Ok(0) => {
-                self.stream = match from.end() {
-                    Read::Reset => Stream::Reset,
-                    _ => Stream::Ending,
-                };
+                // The end, or the mark of an urgent byte whose edge is still to come: recv(2) tells one from the other.
+                from.note(EpollFlags::EPOLLPRI);
             }
             Ok(n) => {
                 if n < BUFFER / 2 {
@@ -301,9 +300,9 @@ impl Relay {
         }
     }
 
-    /// Whether one direction has ended and the other hasn't.
+    /// Whether one side is known to have ended, by its FIN or by a reset.
     pub(crate) fn is_half_closed(&self) -> bool {
-        self.up.stream == Stream::Ended || self.down.stream == Stream::Ended
+        self.up.stream != Stream::Open || self.down.stream != Stream::Open
     }
 
     /// Client bytes written to the backend, and backend bytes written to the client.
@@ -339,3 +338,6 @@ impl Relay {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

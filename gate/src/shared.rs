@@ -59,6 +59,8 @@ pub(crate) struct Handoff {
     pub(crate) client: OwnedFd,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) listener: ListenerId,
+    pub(crate) service: ServiceId,
+    pub(crate) metrics: Arc<syngate_metrics::Listener>,
 }
 
 pub(crate) enum Message {

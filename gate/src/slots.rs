@@ -107,10 +107,15 @@ impl Slots {
             .filter(|_| slot.epoch == token.epoch())
     }
 
+    pub(crate) fn get(&self, token: Token) -> Option<&Connection> {
+        let slot = self.slots.get(token.slot())?;
+        slot.connection
+            .as_ref()
+            .filter(|_| slot.epoch == token.epoch())
+    }
+
     pub(crate) fn contains(&self, token: Token) -> bool {
-        self.slots
-            .get(token.slot())
-            .is_some_and(|slot| slot.epoch == token.epoch() && slot.connection.is_some())
+        self.get(token).is_some()
     }
 
     /// The token of whatever is in a slot now.

@@ -140,8 +140,8 @@ impl Socket {
             Ok(0) => self.end(),
             Ok(n) => {
                 let drained = n < buffer.len() && !cut && !self.is(Self::URGENT | Self::FAILED);
-                if drained {
-                    self.flags &= !Self::READABLE;
+                if drained && !self.is(Self::ENDED) {
+                    self.flags &= !Self::READABLE; // An end stays to be read: no edge tells it twice.
                 }
                 // The FIN was there before this read, and the read took all that was before it.
                 Read::Bytes(n, drained && self.is(Self::ENDED))
@@ -226,9 +226,9 @@ impl Socket {
         }
     }
 
-    /// Whether all that was written to it has reached the other machine. A unix socket delivers at once.
+    /// Whether all that was written to it has reached the other machine, or never will. A unix socket delivers at once.
     pub(crate) fn has_delivered(&self) -> bool {
-        self.is_unix() || sys::unacknowledged(self.fd.as_fd()).map_or(true, |bytes| bytes == 0)
+        self.is(Self::UNIX | Self::FAILED) || sys::unacknowledged(self.fd.as_fd()).map_or(true, |bytes| bytes == 0)
     }
 
     /// The pending error (SO_ERROR), if there is one.

@@ -95,7 +95,7 @@ pub(crate) struct LocalListener {
     /// In the list of those to be dispatched this turn.
     due: bool,
     /// In the list of those whose queue has changed; and what the process knows of its length.
-    changed: bool,
+    pub(crate) changed: bool,
     told: usize,
 }
 
@@ -247,6 +247,7 @@ impl Worker {
             if waiting < told {
                 self.shared.resume_if_paused();
             }
+            self.forget_if_closed(index);
         }
         for service in self
             .services
@@ -274,8 +275,9 @@ impl Worker {
     }
 
     fn expire(&mut self) {
-        while let Some(due) = self.deadlines.pop(self.clock.now()) {
+        while let Some((at, due)) = self.deadlines.pop(self.clock.now()) {
             match due {
+                Due::Connection(token) if !is_armed(&self.slots, at, token) => {}
                 Due::Connection(token) => self.look(token, |connection, context| {
                     connection.armed = Tick::NEVER;
                     connection.expired(context)
@@ -285,6 +287,12 @@ impl Worker {
                 Due::Emptying(index) => self.empty(index),
             }
         }
+        // Short connections leave their time-outs behind.
+        let live = self.slots.len();
+        self.deadlines.sweep(live, |at, due| match due {
+            Due::Connection(token) => is_armed(&self.slots, at, *token),
+            Due::Dispatch(_) | Due::Resume(_) | Due::Emptying(_) => true,
+        });
     }
 
     /// Looks at a connection, if it is still there, and does what it asks for.
@@ -374,6 +382,11 @@ impl Worker {
             let block = listener.metrics.block(self.index);
             block.open[connection.state()].dec();
             block.closed[reason].inc();
+            if let Some(service) = &self.services[listener.service]
+                && let Some(outcome) = connection.wait_outcome(reason)
+            {
+                service.metrics.block(self.index).pending_outcomes[outcome].inc();
+            }
             listener.connections -= 1;
             if queued {
                 let slots = &self.slots;
@@ -393,6 +406,7 @@ impl Worker {
         }
         self.shared.open.fetch_sub(1, Ordering::SeqCst);
         self.shared.resume_if_paused();
+        self.dispatch_soon(index); // It may have been a connect that others wait for.
         self.forget_if_closed(index);
     }
 
@@ -519,13 +533,24 @@ impl Worker {
     }
 }
 
+/// Whether a connection waits for this very deadline, and not for an earlier one.
+fn is_armed(slots: &Slots, at: Tick, token: Token) -> bool {
+    let connection = slots.get(token);
+    connection.is_some_and(|connection| connection.armed == at)
+}
+
 impl LocalListener {
-    pub(crate) fn new(shared: Arc<SharedListener>, service: usize) -> LocalListener {
+    pub(crate) fn new(
+        id: ListenerId,
+        service: usize,
+        metrics: Arc<syngate_metrics::Listener>,
+        socket: Option<Arc<SharedListener>>,
+    ) -> LocalListener {
         LocalListener {
-            id: shared.id,
+            id,
             service,
-            metrics: Arc::clone(&shared.metrics),
-            socket: Some(shared),
+            metrics,
+            socket,
             registered: false,
             emptying: None,
             queue: PendingQueue::new(),

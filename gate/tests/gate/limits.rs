@@ -1,0 +1,202 @@
+//! Limits: who waits, who is turned away, and that nobody spins.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
+use nix::sys::time::TimeValLike;
+use syngate_gate::{Overflow, ServiceSettings};
+use syngate_metrics::{CloseReason, ConnectionState, PendingOutcome};
+
+use crate::common::{Fixture, ask, echo, is_reset, settings, until};
+
+/// CPU time of this process so far.
+fn cpu() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+    let time = usage.user_time() + usage.system_time();
+    Duration::from_micros(time.num_microseconds() as u64)
+}
+
+/// Watches the workers for half a second, in which nothing happens that they would have to do.
+fn assert_no_spin(fixture: &Fixture) {
+    let (turns, before): (u64, _) = (fixture.gate.turns().iter().sum(), cpu());
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(500) {
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let turns = fixture.gate.turns().iter().sum::<u64>() - turns;
+    assert!(turns < 200, "{turns} turns in which nothing was to be done");
+    assert!(cpu() - before < Duration::from_millis(250));
+}
+
+#[test]
+fn at_max_connections_new_clients_wait_in_the_kernel_and_come_in_later() {
+    for workers in [1, 2] {
+        let fixture = Fixture::limited(workers, settings(), 20, 1000);
+        fixture.activate(&fixture.generation(1, echo("")));
+        let clients: Vec<TcpStream> = (0..60).map(|_| fixture.client()).collect();
+        until("the limit is reached", || {
+            fixture.gate.open_connections() >= 20
+        });
+        assert_no_spin(&fixture);
+        let most = 20 + workers as u64 - 1;
+        assert!(fixture.gate.open_connections() <= most);
+        for client in clients {
+            assert_eq!(ask(client, b"x"), b"x");
+        }
+        fixture.until_empty();
+        let numbers = fixture.stop();
+        assert_eq!(numbers.closed(CloseReason::Eof), 60);
+    }
+}
+
+#[test]
+fn at_max_connections_new_clients_are_reset_where_that_is_asked_for() {
+    let overflow = ServiceSettings {
+        pending_overflow: Overflow::Reset,
+        ..settings()
+    };
+    let fixture = Fixture::limited(1, overflow, 10, 1000);
+    fixture.activate(&fixture.generation(1, echo("")));
+    let served: Vec<TcpStream> = (0..10).map(|_| fixture.client()).collect();
+    fixture.until_open(10);
+    for _ in 0..10 {
+        assert!(is_reset(fixture.client()));
+    }
+    for client in served {
+        assert_eq!(ask(client, b"x"), b"x");
+    }
+    let numbers = fixture.stop();
+    assert_eq!(numbers.closed(CloseReason::Overflow), 10);
+    assert_eq!(numbers.pending_outcomes(PendingOutcome::Overflow), 10);
+}
+
+#[test]
+fn pending_max_bounds_those_who_wait_and_a_dispatch_makes_room() {
+    for workers in [1, 2] {
+        let fixture = Fixture::limited(workers, settings(), 1000, 20);
+        let clients: Vec<TcpStream> = (0..100).map(|_| fixture.client()).collect();
+        until("the limit is reached", || {
+            fixture.gate.pending_connections() >= 20
+        });
+        assert_no_spin(&fixture);
+        assert!(fixture.gate.pending_connections() < 60, "the overshoot of a turn");
+        fixture.activate(&fixture.generation(1, echo("")));
+        for client in clients {
+            assert_eq!(ask(client, b"x"), b"x");
+        }
+        fixture.until_empty();
+        fixture.stop();
+    }
+}
+
+#[test]
+fn pending_max_resets_where_that_is_asked_for() {
+    let overflow = ServiceSettings {
+        pending_overflow: Overflow::Reset,
+        ..settings()
+    };
+    let fixture = Fixture::limited(1, overflow, 1000, 10);
+    let waiting: Vec<TcpStream> = (0..10).map(|_| fixture.client()).collect();
+    fixture.until_pending(10);
+    assert!(is_reset(fixture.client()));
+    fixture.activate(&fixture.generation(1, echo("")));
+    for client in waiting {
+        assert_eq!(ask(client, b"x"), b"x");
+    }
+    assert_eq!(ask(fixture.client(), b"x"), b"x");
+    fixture.stop();
+}
+
+#[test]
+fn a_listener_that_closes_while_it_is_paused_leaves_no_pause_behind() {
+    let fixture = Fixture::limited(2, settings(), 10, 1000);
+    fixture.activate(&fixture.generation(1, echo("")));
+    let clients: Vec<TcpStream> = (0..20).map(|_| fixture.client()).collect();
+    until("the limit is reached", || {
+        fixture.gate.open_connections() >= 10
+    });
+    crate::common::wait(fixture.gate.close(fixture.listener));
+    for client in clients {
+        assert_eq!(ask(client, b"x"), b"x");
+    }
+    fixture.until_empty();
+    fixture.stop();
+}
+
+#[test]
+fn higher_limits_let_in_who_waits() {
+    let fixture = Fixture::limited(2, settings(), 5, 1000);
+    fixture.activate(&fixture.generation(1, echo("")));
+    let _clients: Vec<TcpStream> = (0..50).map(|_| fixture.client()).collect();
+    until("the limit is reached", || {
+        fixture.gate.open_connections() >= 5
+    });
+    fixture.gate.set_limits(1000, 1000);
+    fixture.until_open(50);
+    fixture.stop();
+}
+
+#[test]
+fn of_a_thousand_long_connections_no_worker_has_many_more_than_half() {
+    let fixture = Fixture::new(2, settings());
+    fixture.activate(&fixture.generation(1, echo("")));
+    let _clients: Vec<TcpStream> = (0..1000).map(|_| fixture.client()).collect();
+    fixture.until_open(1000);
+    let numbers = fixture.numbers();
+    until("all are relayed", || {
+        numbers.open(ConnectionState::Relaying) == 1000
+    });
+    let listener = numbers.listener("l0");
+    for worker in 0..2 {
+        let count = listener.block(worker).open[ConnectionState::Relaying].get();
+        assert!(count <= 600, "worker {worker} has {count}");
+    }
+    fixture.stop();
+}
+
+#[test]
+fn without_descriptors_accepting_pauses_and_comes_back() {
+    // In a process of its own: the limit is the process's.
+    const CHILD: &str = "SYNGATE_TEST_CHILD";
+    if std::env::var_os(CHILD).is_none() {
+        let name = "limits::without_descriptors_accepting_pauses_and_comes_back";
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, "1")
+            .status();
+        assert!(child.unwrap().success());
+        return;
+    }
+    let fixture = Fixture::new(2, settings());
+    fixture.activate(&fixture.generation(1, echo("")));
+    assert_eq!(ask(fixture.client(), b"x"), b"x");
+    let clients: Vec<TcpStream> = {
+        // The clients' own descriptors are the highest; what is accepted finds none below the limit.
+        let sockets = (0..20).map(|_| {
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap()
+        });
+        let sockets: Vec<_> = sockets.collect();
+        let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1;
+        setrlimit(Resource::RLIMIT_NOFILE, used, 4096).unwrap();
+        let connect = |socket: socket2::Socket| {
+            socket.connect(&fixture.address.into()).unwrap();
+            socket.into()
+        };
+        sockets.into_iter().map(connect).collect()
+    };
+    let text = || fixture.metrics.encode();
+    until("EMFILE is counted", || {
+        text()
+            .lines()
+            .any(|line| line.contains("accept_errors_total") && line.contains("EMFILE") && !line.ends_with(" 0"))
+    });
+    assert_no_spin(&fixture);
+    setrlimit(Resource::RLIMIT_NOFILE, 4096, 4096).unwrap();
+    let start = Instant::now();
+    for client in clients {
+        assert_eq!(ask(client, b"x"), b"x");
+    }
+    assert!(start.elapsed() < Duration::from_secs(20), "it comes back");
+    fixture.stop();
+}

@@ -1,0 +1,159 @@
+//! Listeners that come and go, and what waits in them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use syngate_gate::listener::{Address, KeptListener};
+use syngate_gate::{Target, ListenerId};
+use syngate_metrics::{CloseReason, ConnectionState};
+
+use crate::common::{Fixture, LOOPBACK, ask, bind, echo, settings, until, wait};
+
+#[test]
+fn a_closing_listener_loses_nobody() {
+    for _ in 0..20 {
+        let fixture = Fixture::new(2, settings());
+        fixture.activate(&fixture.generation(1, echo("")));
+        // Some are still in the kernel's queue when it closes, some on their way between the workers.
+        let clients: Vec<TcpStream> = (0..200).map(|_| fixture.client()).collect();
+        wait(fixture.gate.close(fixture.listener));
+        assert!(TcpStream::connect(fixture.address).is_err());
+        for client in clients {
+            assert_eq!(ask(client, b"x"), b"x");
+        }
+        fixture.until_empty();
+        assert_eq!(fixture.stop().closed(CloseReason::Eof), 200);
+    }
+}
+
+#[test]
+fn those_who_wait_outlive_their_listener_and_are_counted_to_the_end() {
+    let fixture = Fixture::new(2, settings());
+    let clients: Vec<TcpStream> = (0..20).map(|_| fixture.client()).collect();
+    fixture.until_pending(20);
+    wait(fixture.gate.close(fixture.listener));
+    let (stay, leave) = clients.split_at(10);
+    leave.iter().for_each(crate::common::reset);
+    let stay: Vec<TcpStream> = stay.iter().map(|client| client.try_clone().unwrap()).collect();
+    drop(clients);
+    fixture.until_pending(10);
+    stay.iter().for_each(crate::common::reset);
+    drop(stay);
+    fixture.until_empty();
+    let again = wait(fixture.gate.open(fixture.service, bind(&Address::Tcp(LOOPBACK))));
+    assert_ne!(again, fixture.listener);
+    fixture.stop();
+}
+
+#[test]
+fn what_waits_in_a_kept_listener_is_adopted_with_its_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    for unix in [false, true] {
+        let kept = match unix {
+            true => KeptListener::unix(directory.path()).unwrap(),
+            false => KeptListener::tcp(LOOPBACK).unwrap(),
+        };
+        let fixture = Fixture::new(2, settings());
+        let mut answers = Vec::new();
+        for n in 0..100 {
+            let what = format!("queued {n}");
+            match kept.address() {
+                Target::Tcp(address) => {
+                    let mut client = TcpStream::connect(address).unwrap();
+                    client.write_all(what.as_bytes()).unwrap();
+                    client.shutdown(std::net::Shutdown::Write).unwrap();
+                    answers.push((what, Box::new(client) as Box<dyn Read>));
+                }
+                address => {
+                    let socket = socket2::Socket::new(
+                        socket2::Domain::UNIX,
+                        socket2::Type::STREAM,
+                        None,
+                    )
+                    .unwrap();
+                    socket.connect(&address.address().unwrap()).unwrap();
+                    let mut client = UnixStream::from(socket);
+                    client.write_all(what.as_bytes()).unwrap();
+                    client.shutdown(std::net::Shutdown::Write).unwrap();
+                    answers.push((what, Box::new(client)));
+                }
+            }
+        }
+        wait(fixture.gate.adopt(fixture.listener, kept.adopt("l0").unwrap()));
+        assert_eq!(fixture.gate.open_connections(), 100);
+        fixture.activate(&fixture.generation(1, echo("")));
+        for (what, mut client) in answers {
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, what);
+        }
+        fixture.until_empty();
+        fixture.stop();
+    }
+}
+
+#[test]
+fn a_removed_service_leaves_nothing_and_others_run_on() {
+    let fixture = Fixture::new(2, settings());
+    fixture.activate(&fixture.generation(1, echo("")));
+    let other = wait(fixture.gate.add_service("other", settings()));
+    let listener = bind(&Address::Tcp(LOOPBACK));
+    let syngate_gate::listener::LocalAddress::Tcp(address) = *listener.address() else {
+        unreachable!()
+    };
+    let id: ListenerId = wait(fixture.gate.open(other, listener));
+    let waiting = TcpStream::connect(address).unwrap();
+    let held = fixture.client();
+    fixture.until_open(2);
+    fixture.until_pending(1);
+    wait(fixture.gate.remove_service(other));
+    assert!(crate::common::is_reset(waiting));
+    fixture.until_pending(0);
+    assert!(TcpStream::connect(address).is_err(), "nobody listens");
+    // Commands for what has gone are acknowledged all the same.
+    wait(fixture.gate.close(id));
+    wait(fixture.gate.hold(other, true));
+    wait(fixture.gate.activate(other, None));
+    wait(fixture.gate.remove_service(other));
+    assert!(wait(fixture.gate.connections(other)).is_empty());
+    assert_eq!(ask(held, b"x"), b"x");
+    fixture.stop();
+}
+
+#[test]
+fn a_listing_has_every_connection_once() {
+    let fixture = Fixture::new(2, settings());
+    let clients: Vec<TcpStream> = (0..700).map(|_| fixture.client()).collect();
+    fixture.until_pending(700);
+    let listed = wait(fixture.gate.connections(fixture.service));
+    let mut peers: Vec<_> = listed.iter().map(|one| one.peer.unwrap()).collect();
+    peers.sort();
+    let mut expected: Vec<_> = clients.iter().map(|c| c.local_addr().unwrap()).collect();
+    expected.sort();
+    assert_eq!(peers, expected);
+    assert!(listed.iter().all(|one| one.state == ConnectionState::Pending
+        && one.generation.is_none()
+        && one.listener == "l0"));
+    fixture.stop();
+}
+
+#[test]
+fn the_generation_that_is_reset_is_reset_alone() {
+    let fixture = Fixture::new(2, settings());
+    let first = fixture.generation(1, echo("one "));
+    fixture.activate(&first);
+    let old: Vec<TcpStream> = (0..10).map(|_| fixture.client()).collect();
+    until("leases", || first.leases() == 10);
+    fixture.activate(&fixture.generation(2, echo("two ")));
+    let new = fixture.client();
+    wait(fixture.gate.reset(fixture.service, 1, CloseReason::DrainTimeout));
+    assert_eq!(first.leases(), 0);
+    for client in old {
+        assert!(crate::common::is_reset(client));
+    }
+    assert_eq!(ask(new, b"x"), b"two x");
+    let numbers = fixture.stop();
+    assert_eq!(numbers.forced_closes(), 10);
+    assert_eq!(numbers.closed(CloseReason::DrainTimeout), 10);
+}
