@@ -49,6 +49,16 @@ pub(crate) struct Emptying {
     _ack: Ack,
 }
 
+/// Where one more connection would go.
+enum Place {
+    /// To a backend, or so it seems.
+    Free,
+    /// Into the pending queue, where one is counted for it.
+    Reserved,
+    /// Nowhere: this limit is reached.
+    None(&'static str),
+}
+
 impl Worker {
     /// Accepts a few connections.
     pub(crate) fn accept(&mut self, index: u32) {
@@ -59,20 +69,54 @@ impl Worker {
             if listener.is_paused() {
                 return;
             }
-            let full = self.is_full(&listener);
-            if let Some(limit) = full
+            let place = self.take_place(index, &listener);
+            if let Place::None(limit) = place
                 && self.overflow(index) == Overflow::Backpressure
             {
                 return self.pause(index, &listener, Pause::FULL, limit);
             }
-            match listener.socket.accept() {
-                Ok((client, _)) if full.is_some() => self.turn_away(&listener, client, full),
-                Ok((client, peer)) => self.accepted(index, &listener, client, peer),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if !self.accept_failed(index, &listener, &error) => return,
-                Err(_) => {}
+            let more = match (listener.socket.accept(), &place) {
+                (Ok((client, _)), Place::None(limit)) => {
+                    self.turn_away(&listener, client, limit);
+                    true
+                }
+                (Ok((client, peer)), _) => {
+                    self.accepted(index, &listener, client, peer);
+                    // At once: the next one's place depends on whether this one waits.
+                    self.dispatch_due();
+                    true
+                }
+                (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => false,
+                (Err(error), _) => self.accept_failed(index, &listener, &error),
+            };
+            if matches!(place, Place::Reserved) {
+                self.publish_queue(index);
+                self.shared.pending.fetch_sub(1, Ordering::SeqCst);
+                self.shared.resume_if_paused();
+            }
+            if !more {
+                return;
             }
         }
+    }
+
+    /// Looks for a place for one more connection. A place in the process's pending queue is counted before it is taken, so that
+    /// two workers don't take the last one.
+    fn take_place(&self, index: u32, listener: &SharedListener) -> Place {
+        if let Some(limit) = self.is_full(listener) {
+            return Place::None(limit);
+        }
+        let waiting = self.listeners[index as usize].as_ref();
+        let waiting = waiting.is_some_and(|listener| listener.queue.len() > 0);
+        if !waiting && !self.would_wait(listener) {
+            return Place::Free;
+        }
+        let pending_max = self.shared.pending_max.load(Ordering::Relaxed);
+        if self.shared.pending.fetch_add(1, Ordering::SeqCst) >= pending_max {
+            self.shared.pending.fetch_sub(1, Ordering::SeqCst);
+            return Place::None("pending_max");
+        }
+        Place::Reserved
     }
 
     fn socket(&self, index: u32) -> Option<Arc<SharedListener>> {
@@ -96,15 +140,17 @@ impl Worker {
         {
             return Some("max_connections");
         }
-        let service = self
-            .services
-            .iter()
-            .flatten()
-            .find(|service| service.id == listener.service);
-        let would_wait = service.is_none_or(|service| service.held || service.active.is_none())
-            || listener.pending.load(Ordering::SeqCst) > 0;
-        let pending_max = self.shared.pending_max.load(Ordering::Relaxed);
-        (would_wait && self.pending() >= pending_max).then_some("pending_max")
+        let pending = self.shared.pending.load(Ordering::SeqCst);
+        let full = pending >= self.shared.pending_max.load(Ordering::Relaxed);
+        (full && self.would_wait(listener)).then_some("pending_max")
+    }
+
+    /// Whether another connection would have to wait.
+    fn would_wait(&self, listener: &SharedListener) -> bool {
+        let mut services = self.services.iter().flatten();
+        let service = services.find(|service| service.id == listener.service);
+        service.is_none_or(|service| service.held || service.active.is_none())
+            || listener.pending.load(Ordering::SeqCst) > 0
     }
 
     /// Counts a new connection and keeps it, or gives it to a worker with less to do.
@@ -179,7 +225,7 @@ impl Worker {
     }
 
     /// Accepts one and resets it: that is what `pending_overflow = reset` asks for.
-    fn turn_away(&mut self, listener: &SharedListener, client: OwnedFd, limit: Option<&str>) {
+    fn turn_away(&mut self, listener: &SharedListener, client: OwnedFd, limit: &str) {
         let block = listener.metrics.block(self.index);
         block.accepted.inc();
         block.closed[CloseReason::Overflow].inc();
@@ -196,7 +242,6 @@ impl Worker {
             let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
         }
         if self.may_warn() {
-            let limit = limit.unwrap_or_default();
             tracing::warn!(
                 listener = listener.socket.name(),
                 "{limit} is reached: new connections are reset"
@@ -364,7 +409,10 @@ impl Worker {
             return;
         };
         let emptying = |listener: &LocalListener| listener.emptying.is_some();
-        if !self.listeners[index as usize].as_ref().is_some_and(emptying) {
+        if !self.listeners[index as usize]
+            .as_ref()
+            .is_some_and(emptying)
+        {
             return; // The deadline was another's, who had this place before.
         }
         while let Ok((client, peer)) = shared.socket.accept() {

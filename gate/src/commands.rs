@@ -121,8 +121,7 @@ impl Worker {
             }
             Command::Reset(id, generation, reason) => {
                 let count = self.reset(|connection| {
-                    let lease = connection.lease()?;
-                    let theirs = lease.service == id && lease.generation.number() == generation;
+                    let theirs = connection.lease()?.is_of(id, generation);
                     theirs.then_some(reason)
                 });
                 if let Some(service) = self
@@ -131,6 +130,12 @@ impl Worker {
                 {
                     service.metrics.block(self.index).forced_closes.add(count);
                 }
+            }
+            Command::BackendGone(id, generation) => {
+                self.look_at_all(|connection, context| match connection.lease() {
+                    Some(lease) if lease.is_of(id, generation) => connection.backend_gone(context),
+                    _ => Next::Wait,
+                })
             }
             Command::Adopt(id, kept) => {
                 if let Some(index) = self.listener(id) {

@@ -110,6 +110,8 @@ pub(crate) struct Connection {
     touched: Tick,
     /// The deadline that the worker's heap has; never later than [`Connection::deadline`].
     pub(crate) armed: Tick,
+    /// Its backend's side had ended when its process died: it was cut off.
+    gone: bool,
     /// It is on the worker's run list: edges are noted, and looked at when its turn comes.
     pub(crate) running: bool,
 }
@@ -133,6 +135,7 @@ impl Connection {
             accepted: now,
             touched: now,
             armed: Tick::NEVER,
+            gone: false,
             running: false,
         }
     }
@@ -421,13 +424,7 @@ impl Connection {
     }
 
     fn relay(&mut self, context: &mut Context<'_>) -> Next {
-        let Phase::Relaying {
-            lease,
-            backend,
-            relay,
-            ..
-        } = &mut self.phase
-        else {
+        let Phase::Relaying { backend, relay, .. } = &mut self.phase else {
             return Next::Wait;
         };
         let (before, was_half_closed) = (relay.bytes(), relay.is_half_closed());
@@ -441,7 +438,7 @@ impl Connection {
         match turn {
             Turn::Waits => Next::Wait,
             Turn::More => Next::Again,
-            Turn::Ended if lease.generation.ended() => Next::Close(CloseReason::BackendGone),
+            Turn::Ended if self.gone => Next::Close(CloseReason::BackendGone),
             Turn::Ended => Next::Close(CloseReason::Eof),
             Turn::Reset(by) => {
                 let phase = std::mem::replace(&mut self.phase, Phase::Greeting);
@@ -463,6 +460,18 @@ impl Connection {
                 }
                 self.resetting(context)
             }
+        }
+    }
+
+    /// Its generation's process has died. What the process had accepted has ended with it; what a kept listener has queued hasn't,
+    /// and is served by its successor.
+    pub(crate) fn backend_gone(&mut self, context: &mut Context<'_>) -> Next {
+        if let Phase::Relaying { backend, .. } | Phase::Resetting { backend, .. } = &self.phase {
+            self.gone = backend.has_ended() || backend.has_failed();
+        }
+        match self.phase {
+            Phase::Resetting { .. } => self.resetting(context),
+            _ => Next::Wait,
         }
     }
 
@@ -493,7 +502,7 @@ impl Connection {
         }
         let (other, reason) = match by {
             Side::Client => (&*backend, CloseReason::ClientReset),
-            Side::Backend if lease.generation.ended() => (&self.client, CloseReason::BackendGone),
+            Side::Backend if self.gone => (&self.client, CloseReason::BackendGone),
             Side::Backend => (&self.client, CloseReason::BackendReset),
         };
         if !other.has_delivered() && waited < LINGER {
@@ -519,9 +528,8 @@ impl Connection {
                 ..
             } => {
                 // A client that was reset may leave bytes that a stuck backend never takes: that, too, must end.
-                let ended = relay.is_half_closed()
-                    || self.client.has_failed()
-                    || backend.has_failed();
+                let ended =
+                    relay.is_half_closed() || self.client.has_failed() || backend.has_failed();
                 let half = settings.half_close_timeout.filter(|_| ended);
                 after(settings.idle_timeout)
                     .min(after(half))
@@ -551,9 +559,7 @@ impl Connection {
             Phase::Pending { .. } => Next::Close(CloseReason::PendingTimeout),
             Phase::Connecting { .. } => self.connecting(context),
             Phase::Relaying {
-                backend,
-                keepalive,
-                ..
+                backend, keepalive, ..
             } => {
                 if *keepalive <= context.now {
                     *keepalive = Tick::NEVER;

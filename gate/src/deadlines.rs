@@ -134,7 +134,10 @@ mod tests {
         }
         for n in 0..10 {
             while deadlines.pop(Tick(n * 1000 - n.min(1))).is_some() {}
-            assert_eq!(deadlines.pop(Tick(n * 1000)).map(|(_, n)| n), (n > 0).then_some(n * 1000));
+            assert_eq!(
+                deadlines.pop(Tick(n * 1000)).map(|(_, n)| n),
+                (n > 0).then_some(n * 1000)
+            );
         }
     }
 

@@ -260,6 +260,14 @@ impl Gate {
         self.all(Command::Hold(service, held)).await;
     }
 
+    /// The generation's process has died, other than when it was told to end. What it had reset before a byte passed is dispatched
+    /// anew, and what it had accepted counts as `backend_gone`.
+    pub async fn backend_gone(&self, service: ServiceId, generation: &Generation) {
+        generation.set_ended();
+        self.all(Command::BackendGone(service, generation.number()))
+            .await;
+    }
+
     /// Resets the connections of a generation, counted as forced closes. `reason` is `DrainTimeout` or `Shutdown`.
     pub async fn reset(&self, service: ServiceId, generation: u64, reason: CloseReason) {
         self.all(Command::Reset(service, generation, reason)).await;

@@ -128,13 +128,11 @@ impl Generation {
             .sum()
     }
 
-    /// Its process has ended, other than when it was told to: what it had reset before a byte had passed is dispatched anew,
-    /// and the connections that it leaves behind count as `backend_gone`.
-    pub fn set_ended(&self) {
+    pub(crate) fn set_ended(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Whether [`Generation::set_ended`] was called.
+    /// Whether its process has died, see [`Gate::backend_gone`](crate::Gate::backend_gone).
     pub fn ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -173,6 +171,10 @@ impl Local {
         if self.count().load(Ordering::Relaxed) == 0 {
             self.tell_released();
         }
+    }
+
+    pub(crate) fn is_of(&self, service: ServiceId, generation: u64) -> bool {
+        self.service == service && self.generation.number == generation
     }
 
     pub(crate) fn is_active(&self) -> bool {

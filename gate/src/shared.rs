@@ -39,6 +39,7 @@ pub(crate) enum Command {
     /// With `true`, acknowledged when no connect is under way.
     Hold(ServiceId, bool),
     Reset(ServiceId, u64, CloseReason),
+    BackendGone(ServiceId, u64),
     /// The first worker alone: accept what is left in it, and relay it raw.
     Adopt(ListenerId, Arc<Listener>),
     List(ServiceId, mpsc::UnboundedSender<Vec<ConnectionInfo>>),

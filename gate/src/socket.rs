@@ -228,7 +228,8 @@ impl Socket {
 
     /// Whether all that was written to it has reached the other machine, or never will. A unix socket delivers at once.
     pub(crate) fn has_delivered(&self) -> bool {
-        self.is(Self::UNIX | Self::FAILED) || sys::unacknowledged(self.fd.as_fd()).map_or(true, |bytes| bytes == 0)
+        self.is(Self::UNIX | Self::FAILED)
+            || sys::unacknowledged(self.fd.as_fd()).map_or(true, |bytes| bytes == 0)
     }
 
     /// The pending error (SO_ERROR), if there is one.

@@ -218,35 +218,45 @@ impl Worker {
                 connection.advance(context)
             });
         }
+        self.dispatch_due();
+        self.list_some();
+        self.tell();
+    }
+
+    /// Dispatches what may have somewhere to go.
+    pub(crate) fn dispatch_due(&mut self) {
         for index in mem::take(&mut self.due) {
             self.dispatch(index);
         }
-        self.list_some();
-        self.tell();
+    }
+
+    /// Tells the process how long a listener's queue is here. One that was dispatched in the turn that accepted it has changed
+    /// nothing, and touches no shared cache line.
+    pub(crate) fn publish_queue(&mut self, index: u32) {
+        let Some(listener) = &mut self.listeners[index as usize] else {
+            return;
+        };
+        let waiting = listener.queue.len();
+        let told = mem::replace(&mut listener.told, waiting);
+        let change = (waiting as u64).wrapping_sub(told as u64);
+        if change != 0 {
+            self.shared.pending.fetch_add(change, Ordering::SeqCst);
+            if let Some(socket) = &listener.socket {
+                socket.pending.fetch_add(change, Ordering::SeqCst);
+            }
+        }
+        if waiting < told {
+            self.shared.resume_if_paused();
+        }
     }
 
     /// What the others see of this worker.
     fn tell(&mut self) {
         for index in mem::take(&mut self.changed) {
-            let Some(listener) = &mut self.listeners[index as usize] else {
-                continue;
-            };
-            listener.changed = false;
-            let (told, waiting) = (
-                mem::replace(&mut listener.told, listener.queue.len()),
-                listener.queue.len(),
-            );
-            let change = (waiting as u64).wrapping_sub(told as u64);
-            if change != 0 {
-                // A connection that was dispatched in the turn that accepted it has changed nothing, and comes not this far.
-                self.shared.pending.fetch_add(change, Ordering::SeqCst);
-                if let Some(socket) = &listener.socket {
-                    socket.pending.fetch_add(change, Ordering::SeqCst);
-                }
+            if let Some(listener) = &mut self.listeners[index as usize] {
+                listener.changed = false;
             }
-            if waiting < told {
-                self.shared.resume_if_paused();
-            }
+            self.publish_queue(index);
             self.forget_if_closed(index);
         }
         for service in self
@@ -517,19 +527,6 @@ impl Worker {
         {
             self.changed.push(index);
         }
-    }
-
-    /// Pending connections in the process, as far as this worker knows.
-    pub(crate) fn pending(&self) -> u64 {
-        let changed = self
-            .changed
-            .iter()
-            .flat_map(|index| &self.listeners[*index as usize]);
-        let told = self.shared.pending.load(Ordering::SeqCst);
-        changed.fold(told, |sum, listener| {
-            sum.wrapping_add(listener.queue.len() as u64)
-                .wrapping_sub(listener.told as u64)
-        })
     }
 }
 

@@ -160,9 +160,7 @@ impl World {
             | EpollFlags::EPOLLRDHUP
             | EpollFlags::EPOLLPRI
             | EpollFlags::EPOLLET;
-        epoll
-            .add(&inner_client, EpollEvent::new(edges, 0))
-            .unwrap();
+        epoll.add(&inner_client, EpollEvent::new(edges, 0)).unwrap();
         epoll
             .add(&inner_backend, EpollEvent::new(edges, 1))
             .unwrap();
@@ -544,11 +542,7 @@ fn urgent_bytes_stay_in_their_place() {
             .unwrap();
         world.outer(from).sent = 4;
         world.outer(from).write(from, 3);
-        raised(
-            &mut world,
-            from,
-            EpollFlags::EPOLLIN | EpollFlags::EPOLLPRI,
-        );
+        raised(&mut world, from, EpollFlags::EPOLLIN | EpollFlags::EPOLLPRI);
         world.settle();
         assert_eq!(world.outer(other(from)).got.len(), 7);
     }

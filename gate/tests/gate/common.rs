@@ -215,8 +215,7 @@ pub(crate) fn serve(listener: TcpListener, name: &'static str) {
 
 /// A port on which nobody listens, for as long as the test keeps it.
 pub(crate) fn deaf() -> (socket2::Socket, SocketAddr) {
-    let socket =
-        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&LOOPBACK.into()).unwrap();
     let address = socket.local_addr().unwrap().as_socket().unwrap();
     (socket, address)

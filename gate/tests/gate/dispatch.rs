@@ -112,7 +112,9 @@ fn a_hold_is_acknowledged_when_the_connects_under_way_have_ended() {
     fixture.activate(&fixture.generation_at(1, vec![endpoint]));
     let client = fixture.client();
     let numbers = fixture.numbers();
-    until("a connect", || numbers.open(ConnectionState::Connecting) == 1);
+    until("a connect", || {
+        numbers.open(ConnectionState::Connecting) == 1
+    });
     let holds = async {
         let first = fixture.gate.hold(fixture.service, true);
         let second = fixture.gate.hold(fixture.service, true);
@@ -211,7 +213,12 @@ fn a_refusing_endpoint_is_told_once_and_so_is_its_recovery() {
         let line = text
             .lines()
             .find(|line| line.starts_with("syngate_dispatch_attempts_total{result=\"refused\""));
-        line.unwrap().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+        line.unwrap()
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
     };
     until("several attempts", || refused(&fixture) >= 4);
     assert!(refused(&fixture) < 200, "it backs off");

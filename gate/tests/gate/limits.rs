@@ -80,7 +80,10 @@ fn pending_max_bounds_those_who_wait_and_a_dispatch_makes_room() {
             fixture.gate.pending_connections() >= 20
         });
         assert_no_spin(&fixture);
-        assert!(fixture.gate.pending_connections() < 60, "the overshoot of a turn");
+        assert!(
+            fixture.gate.pending_connections() < 60,
+            "the overshoot of a turn"
+        );
         fixture.activate(&fixture.generation(1, echo("")));
         for client in clients {
             assert_eq!(ask(client, b"x"), b"x");
@@ -187,9 +190,9 @@ fn without_descriptors_accepting_pauses_and_comes_back() {
     };
     let text = || fixture.metrics.encode();
     until("EMFILE is counted", || {
-        text()
-            .lines()
-            .any(|line| line.contains("accept_errors_total") && line.contains("EMFILE") && !line.ends_with(" 0"))
+        text().lines().any(|line| {
+            line.contains("accept_errors_total") && line.contains("EMFILE") && !line.ends_with(" 0")
+        })
     });
     assert_no_spin(&fixture);
     setrlimit(Resource::RLIMIT_NOFILE, 4096, 4096).unwrap();

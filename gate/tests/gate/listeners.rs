@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use syngate_gate::listener::{Address, KeptListener};
-use syngate_gate::{Target, ListenerId};
+use syngate_gate::{ListenerId, Target};
 use syngate_metrics::{CloseReason, ConnectionState};
 
 use crate::common::{Fixture, LOOPBACK, ask, bind, echo, settings, until, wait};
@@ -35,13 +35,20 @@ fn those_who_wait_outlive_their_listener_and_are_counted_to_the_end() {
     wait(fixture.gate.close(fixture.listener));
     let (stay, leave) = clients.split_at(10);
     leave.iter().for_each(crate::common::reset);
-    let stay: Vec<TcpStream> = stay.iter().map(|client| client.try_clone().unwrap()).collect();
+    let stay: Vec<TcpStream> = stay
+        .iter()
+        .map(|client| client.try_clone().unwrap())
+        .collect();
     drop(clients);
     fixture.until_pending(10);
     stay.iter().for_each(crate::common::reset);
     drop(stay);
     fixture.until_empty();
-    let again = wait(fixture.gate.open(fixture.service, bind(&Address::Tcp(LOOPBACK))));
+    let again = wait(
+        fixture
+            .gate
+            .open(fixture.service, bind(&Address::Tcp(LOOPBACK))),
+    );
     assert_ne!(again, fixture.listener);
     fixture.stop();
 }
@@ -66,12 +73,9 @@ fn what_waits_in_a_kept_listener_is_adopted_with_its_bytes() {
                     answers.push((what, Box::new(client) as Box<dyn Read>));
                 }
                 address => {
-                    let socket = socket2::Socket::new(
-                        socket2::Domain::UNIX,
-                        socket2::Type::STREAM,
-                        None,
-                    )
-                    .unwrap();
+                    let socket =
+                        socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)
+                            .unwrap();
                     socket.connect(&address.address().unwrap()).unwrap();
                     let mut client = UnixStream::from(socket);
                     client.write_all(what.as_bytes()).unwrap();
@@ -80,7 +84,11 @@ fn what_waits_in_a_kept_listener_is_adopted_with_its_bytes() {
                 }
             }
         }
-        wait(fixture.gate.adopt(fixture.listener, kept.adopt("l0").unwrap()));
+        wait(
+            fixture
+                .gate
+                .adopt(fixture.listener, kept.adopt("l0").unwrap()),
+        );
         assert_eq!(fixture.gate.open_connections(), 100);
         fixture.activate(&fixture.generation(1, echo("")));
         for (what, mut client) in answers {
@@ -132,9 +140,13 @@ fn a_listing_has_every_connection_once() {
     let mut expected: Vec<_> = clients.iter().map(|c| c.local_addr().unwrap()).collect();
     expected.sort();
     assert_eq!(peers, expected);
-    assert!(listed.iter().all(|one| one.state == ConnectionState::Pending
-        && one.generation.is_none()
-        && one.listener == "l0"));
+    assert!(
+        listed
+            .iter()
+            .all(|one| one.state == ConnectionState::Pending
+                && one.generation.is_none()
+                && one.listener == "l0")
+    );
     fixture.stop();
 }
 
@@ -147,7 +159,11 @@ fn the_generation_that_is_reset_is_reset_alone() {
     until("leases", || first.leases() == 10);
     fixture.activate(&fixture.generation(2, echo("two ")));
     let new = fixture.client();
-    wait(fixture.gate.reset(fixture.service, 1, CloseReason::DrainTimeout));
+    wait(
+        fixture
+            .gate
+            .reset(fixture.service, 1, CloseReason::DrainTimeout),
+    );
     assert_eq!(first.leases(), 0);
     for client in old {
         assert!(crate::common::is_reset(client));
