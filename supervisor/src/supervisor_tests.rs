@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::child::tests::spawner;
+use crate::child::tests::{eventually, spawner};
 use crate::config::{Argv, Backend, ListenerConfig, Pass, ProcessConfig, Strategy};
 use crate::protocol::{Done, Line, Request, Status, Step};
 use crate::readiness::Ready;
@@ -234,6 +234,18 @@ async fn get(address: SocketAddr) -> String {
     .unwrap()
 }
 
+/// Stops a process, and returns when it has stopped: until then it may still accept.
+async fn freeze(pid: Pid) {
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit(')')
+            .next()
+            .is_some_and(|rest| rest.trim_start().starts_with('T'))
+    };
+    eventually("the process stops", stopped).await;
+}
+
 fn left_in(directory: &Path) -> Vec<String> {
     let names = std::fs::read_dir(directory).unwrap().flatten();
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -385,7 +397,7 @@ async fn a_killed_generation_is_started_again_and_its_queue_survives() {
     let pid = |status: &Status| status.services[0].generations[0].pid.unwrap().cast_signed();
     let first = pid(&fixture.handle.status().await.unwrap());
     // Stopped, so that connections are queued in its kept listener.
-    kill(Pid::from_raw(first), Signal::SIGSTOP).unwrap();
+    freeze(Pid::from_raw(first)).await;
     let address = fixture.address().await;
     let clients: Vec<_> = (0..5).map(|_| tokio::spawn(get(address))).collect();
     fixture
@@ -409,14 +421,13 @@ async fn what_is_left_in_a_kept_listener_goes_to_the_next_generation() {
         &spawner,
         vec![ServiceConfig {
             pass: Pass::Fd,
-            drain_timeout: Some(Duration::from_millis(200)),
             ..service(server(&["one", "fd:{fd}"]))
         }],
     )
     .await;
     let status = fixture.handle.status().await.unwrap();
     let first = Pid::from_raw(status.services[0].generations[0].pid.unwrap().cast_signed());
-    kill(first, Signal::SIGSTOP).unwrap();
+    freeze(first).await;
     let address = fixture.address().await;
     let client = tokio::spawn(get(address));
     fixture

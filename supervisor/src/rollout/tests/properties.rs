@@ -18,6 +18,8 @@ enum Op {
     Crash(Index),
     Wait(Duration),
     ToDeadline,
+    /// The file says another strategy from now on.
+    Change,
     Shutdown,
     Emptied,
     ShutdownNow,
@@ -45,6 +47,7 @@ fn op() -> impl Strategy<Value = Op> {
         10 => any::<Index>().prop_map(Op::Crash),
         10 => (0..3_000u64).prop_map(|ms| Op::Wait(Duration::from_millis(ms))),
         30 => Just(Op::ToDeadline),
+        1 => Just(Op::Change),
         1 => Just(Op::Shutdown),
         1 => Just(Op::Emptied),
         1 => Just(Op::ShutdownNow),
@@ -104,6 +107,12 @@ fn apply(world: &mut World, op: Op) {
             if let Some(at) = world.rollout.deadline() {
                 world.wait(at.saturating_sub(world.now));
             }
+        }
+        Op::Change => {
+            world.file.strategy = match world.file.strategy {
+                Rollouts::Overlap => Rollouts::Replace,
+                Rollouts::Replace => Rollouts::Overlap,
+            };
         }
         Op::Shutdown => {
             let until = Some(world.now + 6 * SECOND);
