@@ -135,7 +135,7 @@ impl Worker {
                 self.look_at_all(|connection, context| match connection.lease() {
                     Some(lease) if lease.is_of(id, generation) => connection.backend_gone(context),
                     _ => Next::Wait,
-                })
+                });
             }
             Command::Adopt(id, kept) => {
                 if let Some(index) = self.listener(id) {

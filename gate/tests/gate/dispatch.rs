@@ -147,7 +147,7 @@ fn after_a_crash_new_connections_wait_for_the_next_generation() {
     let first = fixture.generation(1, echo("one "));
     fixture.activate(&first);
     assert_eq!(ask(fixture.client(), b"x"), b"one x");
-    first.set_ended();
+    wait(fixture.gate.backend_gone(fixture.service, &first));
     wait(fixture.gate.activate(fixture.service, None));
     let waiting = fixture.client();
     fixture.until_pending(1);

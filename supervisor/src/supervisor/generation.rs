@@ -43,6 +43,8 @@ pub(super) struct Live {
     process: Option<Started>,
     /// Also those that it took over and hasn't come to use.
     kept: Kept,
+    /// It has had a signal: its end is no news.
+    pub(super) told: bool,
     /// Signals that came before the process.
     called_off: Vec<Signal>,
     /// Starts it, and says when it is ready and when it ends.
@@ -138,6 +140,7 @@ impl Live {
             watch_leases: false,
             process: None,
             kept: inherited,
+            told: false,
             called_off: Vec::new(),
             _task: AbortOnDropHandle::new(task),
         }
@@ -159,6 +162,7 @@ impl Live {
 
     /// Signals the process: the whole group with SIGKILL, else its leader. One that isn't there yet gets it when it is.
     pub(super) fn signal(&mut self, signal: Signal) {
+        self.told = true;
         match &self.process {
             None => self.called_off.push(signal),
             Some(process) if signal == Signal::SIGKILL => process.child.kill_group(),

@@ -92,9 +92,10 @@ impl Service {
     /// Feeds the rollout, and does what it says.
     pub(super) async fn feed(&mut self, cx: &mut Context, event: Event) {
         if let Event::Ended(number, _) = &event
-            && let Some(generation) = self.lives.get(number).and_then(|live| live.gate.as_ref())
+            && let Some(live) = self.lives.get(number).filter(|live| !live.told)
+            && let Some(generation) = &live.gate
         {
-            generation.set_ended();
+            cx.gate.backend_gone(self.id, generation).await;
         }
         if matches!(event, Event::Checked(..)) {
             self.metrics
