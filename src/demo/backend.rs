@@ -7,6 +7,7 @@
 //! Invariant: a connection is accepted only when the one before has been greeted. So whoever was accepted knows by whom, but
 //! for one at most.
 
+use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -93,7 +94,7 @@ fn run(args: &BackendArgs) -> Result<(), String> {
         let greeting = format!("generation {generation} version {}\n", config.version);
         eprint!("serving: {greeting}");
         Manager::from_environment().ready("serving");
-        serve(listener, greeting, draining).await
+        match serve(listener, greeting, draining).await {}
     })
 }
 
@@ -133,17 +134,14 @@ impl Config {
 }
 
 fn lock(path: &Path) -> Result<File, String> {
-    let lock = || {
-        let file = File::create(path)?;
-        file.try_lock()?;
-        Ok(file)
-    };
-    lock().map_err(|error: io::Error| {
-        format!(
-            "{}: {error}: another one runs, and there can be one only",
+    let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(error) => Err(format!(
+            "{} can't be locked ({error}): another one runs, and there can be one only",
             path.display()
-        )
-    })
+        )),
+    }
 }
 
 /// Where connections come from.
@@ -176,7 +174,11 @@ impl Listener {
 }
 
 /// Serves until the process ends. Once `draining` is set, every answer is a last one.
-pub(super) async fn serve<T>(listener: Listener, greeting: String, draining: Arc<AtomicBool>) -> T {
+pub(super) async fn serve(
+    listener: Listener,
+    greeting: String,
+    draining: Arc<AtomicBool>,
+) -> Infallible {
     loop {
         let mut stream = match listener.accept().await {
             Ok(stream) => BufReader::new(stream),

@@ -21,7 +21,7 @@ async fn backend_and_clients() -> (Arc<AtomicBool>, Arc<Clients>) {
     let clients = Clients::new(listener.local_addr().unwrap());
     let draining = Arc::new(AtomicBool::new(false));
     let greeting = "generation 1 version 1\n".to_owned();
-    let served = serve::<()>(Listener::Tcp(listener), greeting, Arc::clone(&draining));
+    let served = serve(Listener::Tcp(listener), greeting, Arc::clone(&draining));
     tokio::spawn(served);
     (draining, clients)
 }
@@ -162,11 +162,7 @@ async fn a_kept_listener_serves_as_well() {
     let path = directory.path().join("kept.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let greeting = "generation 3 version 4\n".to_owned();
-    tokio::spawn(serve::<()>(
-        Listener::Unix(listener),
-        greeting,
-        Arc::default(),
-    ));
+    tokio::spawn(serve(Listener::Unix(listener), greeting, Arc::default()));
     let mut stream = tokio::net::UnixStream::connect(path).await.unwrap();
     stream.write_all(b"ping 1\nlast 2\n").await.unwrap();
     let mut all = String::new();

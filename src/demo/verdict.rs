@@ -72,7 +72,11 @@ impl Display for Verdict {
         )?;
         let reloads: u64 = self.reloads.values().sum();
         writeln!(f, "{reloads:>9} reloads: {}", outcomes.join(", "))?;
-        writeln!(f, "{:>9} held for over 10 ms", self.held)?;
+        writeln!(
+            f,
+            "{:>9} held: they waited in the gate for over 10 ms",
+            self.held
+        )?;
         writeln!(f, "{:>9} redispatched", self.redispatched)?;
         writeln!(
             f,
