@@ -4,7 +4,8 @@
 //! ([`backend`]), and asks it over its control socket as any client would. The load comes from this process ([`load`]). What a
 //! reload finds is what a user would have written: a new version, a slip of the pen, a configuration that never gets ready.
 //!
-//! Only connections can fail it, and no delay does: whatever takes longer on a busy machine is waited for.
+//! It fails when a connection isn't served as it should be, or a step doesn't end as it must. No delay fails it: whatever takes
+//! longer on a busy machine is waited for.
 
 mod backend;
 mod gate;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use syngate_supervisor::protocol::Status;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -47,6 +49,9 @@ const A_JOB: Habit = Habit {
     pause: Duration::from_millis(200),
 };
 
+/// Open descriptors of the gate, which needs two a connection, and enough for this process and the backends.
+const DESCRIPTORS: u64 = 1024;
+
 /// Between two drawings of the table.
 const REDRAW: Duration = Duration::from_millis(250);
 
@@ -65,14 +70,8 @@ pub(crate) fn run() -> ExitCode {
 }
 
 async fn demo() -> ExitCode {
-    let interrupted = match interrupted() {
-        Ok(interrupted) => interrupted,
-        Err(error) => {
-            return complain(REFUSED, &format!("signals can't be watched: {error}"));
-        }
-    };
-    let gate = match Gate::start() {
-        Ok(gate) => gate,
+    let (interrupted, gate) = match prepare() {
+        Ok(both) => both,
         Err(why) => return complain(REFUSED, &why),
     };
     let shown = tokio::select! {
@@ -112,7 +111,24 @@ async fn demo() -> ExitCode {
     }
 }
 
-/// Ends when somebody wants the demo to end.
+/// Starts the gate. The future ends when somebody wants the demo to end; from here on no signal ends it otherwise.
+fn prepare() -> Result<(impl Future<Output = ()>, Gate), String> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)
+        .map_err(|error| format!("the limit of open descriptors can't be read: {error}"))?;
+    if hard < DESCRIPTORS {
+        return Err(format!(
+            "the demo needs {DESCRIPTORS} open descriptors, and the limit is {hard}: raise it (ulimit -Hn)"
+        ));
+    }
+    if soft < DESCRIPTORS {
+        setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, hard)
+            .map_err(|error| format!("the limit of open descriptors can't be raised: {error}"))?;
+    }
+    let interrupted =
+        interrupted().map_err(|error| format!("signals can't be watched: {error}"))?;
+    Ok((interrupted, Gate::start()?))
+}
+
 fn interrupted() -> io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

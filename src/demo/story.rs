@@ -27,7 +27,7 @@ const HOLD: Duration = Duration::from_millis(500);
 /// From the kill to the successor.
 const RESTART: Duration = Duration::from_secs(60);
 
-/// So many reloads in a row may be too slow for `ready_timeout`: the machine is busy.
+/// So many reloads of one step may fail before it is given up.
 const TOO_SLOW: u32 = 10;
 
 /// Between two looks for the successor.
