@@ -10,6 +10,7 @@ use syngate_supervisor::config::BackendAddress;
 
 use crate::client::Wait;
 use crate::config::value;
+use crate::demo::BackendArgs;
 use options::{RunArgs, words};
 
 pub(crate) mod options;
@@ -36,6 +37,11 @@ pub(crate) enum Verb {
     Check(RunArgs),
     #[command(flatten)]
     Ask(Ask),
+    /// Show the main job on an embedded backend: load, reloads, what can go wrong, and a verdict, in about 15 seconds
+    Demo,
+    /// The backend of `demo`
+    #[command(hide = true)]
+    DemoBackend(BackendArgs),
     /// Write shell completions or man pages
     #[command(hide = true)]
     Generate(GenerateArgs),

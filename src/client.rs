@@ -21,7 +21,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::progress::{Output, Progress, printable};
 use crate::status;
 pub(crate) use hold::hold_while;
-use http::{Answer, Failure, Query, ask};
+use http::{Answer, Query};
+pub(crate) use http::{Failure, ask};
 
 /// For an answer that takes the gate no time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -193,7 +194,7 @@ async fn post(control: Option<&Path>, target: &str) -> Result<Done, Failure> {
 }
 
 /// Shows steps until the last line.
-async fn follow(answer: &mut Answer, progress: &mut Progress) -> Result<Done, Failure> {
+pub(crate) async fn follow(answer: &mut Answer, progress: &mut Progress) -> Result<Done, Failure> {
     while let Some(line) = answer.line().await? {
         // A newer gate may send lines of a type that this client doesn't know.
         match serde_json::from_slice(&line) {
@@ -244,7 +245,10 @@ async fn watch_status(control: Option<&Path>, service: Option<&str>, view: View)
     }
 }
 
-async fn fetch_status(control: Option<&Path>, service: Option<&str>) -> Result<Status, Failure> {
+pub(crate) async fn fetch_status(
+    control: Option<&Path>,
+    service: Option<&str>,
+) -> Result<Status, Failure> {
     let status = async {
         let answer = ask(control, Method::GET, "/v1/status")
             .await?

@@ -14,6 +14,7 @@ mod check;
 mod cli;
 mod client;
 mod config;
+mod demo;
 mod generate;
 mod logging;
 mod progress;
@@ -30,6 +31,8 @@ fn main() -> ExitCode {
     match Cli::parse().verb {
         Verb::Run(args) => run::run(args),
         Verb::Check(args) => check::check(args),
+        Verb::Demo => demo::run(),
+        Verb::DemoBackend(args) => demo::backend(&args),
         Verb::Generate(args) => match generate::run(&args.what) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => complain(REFUSED, &format!("can't write: {error}")),

@@ -18,7 +18,7 @@ const LINE_MAX: usize = 1 << 20;
 
 /// Why a verb has no last line.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     #[error(transparent)]
     Nobody(#[from] ControlError),
     #[error(
@@ -36,7 +36,7 @@ pub(super) enum Failure {
 
 impl Failure {
     /// The exit code (design: section 4).
-    pub(super) fn exit(&self) -> u8 {
+    pub(crate) fn exit(&self) -> u8 {
         match self {
             Self::Refused(_) => 2,
             Self::Nobody(_) | Self::Cut { .. } | Self::Unavailable(_) => 3,
@@ -46,32 +46,32 @@ impl Failure {
 }
 
 /// A path with parameters.
-pub(super) struct Query {
+pub(crate) struct Query {
     path: String,
     parameters: form_urlencoded::Serializer<'static, String>,
 }
 
 impl Query {
-    pub(super) fn new(path: String) -> Self {
+    pub(crate) fn new(path: String) -> Self {
         Self {
             path,
             parameters: form_urlencoded::Serializer::new(String::new()),
         }
     }
 
-    pub(super) fn with(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.parameters.append_pair(name, value);
         self
     }
 
-    pub(super) fn with_duration(self, name: &str, value: Option<Duration>) -> Self {
+    pub(crate) fn with_duration(self, name: &str, value: Option<Duration>) -> Self {
         match value {
             Some(value) => self.with(name, &format!("{}ms", value.as_millis())),
             None => self,
         }
     }
 
-    pub(super) fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         match self.parameters.finish() {
             query if query.is_empty() => self.path,
             query => format!("{}?{query}", self.path),
@@ -80,8 +80,8 @@ impl Query {
 }
 
 /// An answer that has begun. Dropping it ends the connection.
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
     body: Incoming,
     /// Bytes that don't make a line yet.
     rest: Vec<u8>,
@@ -90,7 +90,7 @@ pub(super) struct Answer {
 }
 
 /// Sends a request to the gate at `control`, or to the first that answers at a default place.
-pub(super) async fn ask(
+pub(crate) async fn ask(
     control: Option<&Path>,
     method: Method,
     target: &str,
@@ -130,7 +130,7 @@ pub(super) async fn ask(
 
 impl Answer {
     /// This answer if it is what was asked for, else what the gate says against it.
-    pub(super) async fn accepted(self) -> Result<Self, Failure> {
+    pub(crate) async fn accepted(self) -> Result<Self, Failure> {
         let status = self.status;
         if status.is_success() {
             return Ok(self);
@@ -143,7 +143,7 @@ impl Answer {
     }
 
     /// The sentence of an answer other than 200.
-    pub(super) async fn reason(self) -> Result<String, Failure> {
+    pub(crate) async fn reason(self) -> Result<String, Failure> {
         let status = self.status;
         let body: serde_json::Value = self.json().await?;
         let sentence = body.get("error").or_else(|| body.get("not_ready"));
@@ -154,7 +154,7 @@ impl Answer {
     }
 
     /// The next line, without its end; `None` after the last. May be cancelled.
-    pub(super) async fn line(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+    pub(crate) async fn line(&mut self) -> Result<Option<Vec<u8>>, Failure> {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let after = self.rest.split_off(end + 1);
@@ -178,7 +178,7 @@ impl Answer {
     }
 
     /// The whole answer, as one document.
-    pub(super) async fn json<T: DeserializeOwned>(mut self) -> Result<T, Failure> {
+    pub(crate) async fn json<T: DeserializeOwned>(mut self) -> Result<T, Failure> {
         let mut document = Vec::new();
         while let Some(line) = self.line().await? {
             document.extend(line);
@@ -187,12 +187,12 @@ impl Answer {
     }
 
     /// Reads a line.
-    pub(super) fn read<T: DeserializeOwned>(&self, line: &[u8]) -> Result<T, Failure> {
+    pub(crate) fn read<T: DeserializeOwned>(&self, line: &[u8]) -> Result<T, Failure> {
         serde_json::from_slice(line).map_err(|error| self.cut_by(&format!("its answer: {error}")))
     }
 
     /// It ended before its last line.
-    pub(super) fn cut(&self) -> Failure {
+    pub(crate) fn cut(&self) -> Failure {
         self.cut_by("before the last line of its answer")
     }
 
