@@ -602,3 +602,6 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -144,6 +144,16 @@ impl Fixture {
         self.metrics.service("default")
     }
 
+    /// Connects to endpoints that ended so.
+    pub(crate) fn attempts(&self, result: &str) -> u64 {
+        let name = format!(
+            "syngate_dispatch_attempts_total{{service=\"default\",result=\"{result}\"}} "
+        );
+        let text = self.metrics.encode();
+        let value = text.lines().find_map(|line| line.strip_prefix(&name));
+        value.unwrap().parse().unwrap()
+    }
+
     pub(crate) fn until_pending(&self, count: u64) {
         until("so many pending", || {
             self.gate.pending_connections() == count
