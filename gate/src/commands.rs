@@ -193,8 +193,7 @@ impl Worker {
         // Connects to the old generation that haven't completed begin anew, and so does what it has reset untouched.
         self.look_at_all(|connection, context| match &connection.phase {
             Phase::Connecting { lease, .. } if !lease.is_active() => {
-                connection.withdraw(context);
-                Next::Queue
+                connection.withdraw(context)
             }
             Phase::Resetting { .. } => connection.resetting(context),
             _ => Next::Wait,

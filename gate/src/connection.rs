@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::epoll::EpollFlags;
+use nix::sys::epoll::{Epoll, EpollFlags};
 use nix::sys::socket::{MsgFlags, SockaddrStorage, getsockname, recv};
 use socket2::{SockRef, TcpKeepalive};
 use syngate_metrics::{
@@ -44,6 +44,7 @@ const KEEPALIVE_AGE: Duration = Duration::from_secs(30);
 /// What the worker lends for one look at a connection.
 pub(crate) struct Context<'a> {
     pub(crate) now: Tick,
+    pub(crate) epoll: &'a Epoll,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) settings: &'a ServiceSettings,
     pub(crate) service: &'a ServiceBlock,
@@ -301,7 +302,8 @@ impl Connection {
     fn take_unsent(&mut self) -> Option<Box<[u8]>> {
         match &mut self.phase {
             Phase::Pending { unsent } | Phase::Connecting { unsent, .. } => unsent.take(),
-            _ => None,
+            Phase::Resetting { relay, .. } => relay.take_unsent(),
+            Phase::Greeting | Phase::Relaying { .. } => None,
         }
     }
 
@@ -344,15 +346,19 @@ impl Connection {
         let failure = attempt.failed(context.now, error);
         context.service.dispatch_attempts[failure.result].inc();
         tracing::debug!(peer = ?self.peer, result = %failure.result, "connect failed: {}", failure.error);
-        self.withdraw(context);
-        Next::Queue
+        self.withdraw(context)
     }
 
     /// Takes the connection back from its generation: it is pending again.
-    pub(crate) fn withdraw(&mut self, context: &mut Context<'_>) {
+    pub(crate) fn withdraw(&mut self, context: &mut Context<'_>) -> Next {
+        if let Phase::Connecting { backend, .. } | Phase::Resetting { backend, .. } = &self.phase {
+            // Its token will name the next backend too, and a child between fork and exec may keep this one's edges coming.
+            let _ = context.epoll.delete(backend);
+        }
         let unsent = self.take_unsent();
         context.service.redispatches.inc();
         self.enter(Phase::Pending { unsent }, context);
+        Next::Queue
     }
 
     fn connected(&mut self, context: &mut Context<'_>) -> Next {
@@ -490,11 +496,8 @@ impl Connection {
         let waited = context.now.since(*since);
         if *by == Side::Backend && relay.is_untouched() {
             if lease.generation.ended() || !lease.is_active() {
-                let unsent = relay.take_unsent();
                 context.service.dispatch_attempts[DispatchResult::Reset].inc();
-                context.service.redispatches.inc();
-                self.enter(Phase::Pending { unsent }, context);
-                return Next::Queue;
+                return self.withdraw(context);
             }
             if waited < DOUBT {
                 return Next::Wait;

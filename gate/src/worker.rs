@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //!
-//! - Every descriptor is registered once, with a token of slot and epoch, and never modified or deleted: closing it does that. An
-//!   event whose epoch is stale is dropped (between fork and exec a child's copy keeps a closed socket's events coming).
+//! - Every descriptor is registered once, with a token of slot and epoch, and never modified; closing it deletes it. An event
+//!   whose epoch is stale is dropped (between fork and exec a child's copy keeps a closed socket's events coming). A backend that
+//!   is given up while its connection stays is deleted first: the next one has the same token.
 //! - Listeners are registered level-triggered and exclusive: each connection wakes one worker.
 //! - A turn is bounded: events, accepts, dispatches and bytes have a budget each, and what is left over is looked at in the next.
 //! - What the supervisor asks for is done between the events of two turns, so a command sees no connection half way.
@@ -323,6 +324,7 @@ impl Worker {
         };
         let mut context = Context {
             now: self.clock.now(),
+            epoll: &self.epoll,
             scratch: &mut self.scratch,
             settings: &service.settings,
             service: service.metrics.block(self.index),

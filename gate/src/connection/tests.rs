@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Instant;
 
+use nix::sys::epoll::{EpollCreateFlags, EpollEvent, EpollTimeout};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -19,6 +20,7 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 /// What a worker lends.
 struct Ground {
     now: Tick,
+    epoll: Epoll,
     scratch: Scratch,
     settings: ServiceSettings,
     service: ServiceBlock,
@@ -33,6 +35,7 @@ impl Ground {
         let generation = Generation::new(1, 1, Vec::new());
         Ground {
             now: Tick::default() + Duration::from_secs(10),
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap(),
             scratch: Scratch::new(),
             settings: ServiceSettings {
                 pending_timeout: Duration::from_secs(30),
@@ -57,6 +60,7 @@ impl Ground {
     fn context(&mut self) -> Context<'_> {
         Context {
             now: self.now,
+            epoll: &self.epoll,
             scratch: &mut self.scratch,
             settings: &self.settings,
             service: &self.service,
@@ -422,6 +426,25 @@ fn an_edge_that_comes_while_it_is_on_the_run_list_is_kept_for_its_turn() {
     connection.running = false;
     assert_eq!(connection.advance(&mut ground.context()), Next::Wait);
     accepted.read_exact(&mut [0; 1]).unwrap();
+}
+
+#[test]
+fn a_backend_that_was_given_up_says_nothing_any_more() {
+    let mut ground = Ground::new();
+    let (_client, inner) = unix();
+    let mut connection = ground.connection(inner, pending());
+    let accepted = ground.dispatch(&mut connection);
+    let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 1);
+    ground.epoll.add(backend(&connection), event).unwrap();
+    // As a child has it between fork and exec.
+    let copy = backend(&connection).as_fd().try_clone_to_owned().unwrap();
+    let copy = Socket::connecting(copy, false, true);
+    let next = connection.withdraw(&mut ground.context());
+    assert_eq!(next, Next::Queue);
+    reset(accepted);
+    until(&copy, PollFlags::POLLERR);
+    let mut events = [EpollEvent::empty(); 1];
+    assert_eq!(ground.epoll.wait(&mut events, EpollTimeout::ZERO), Ok(0));
 }
 
 #[test]
