@@ -21,7 +21,7 @@ use syngate_metrics::{AcceptErrno, CloseReason, PendingOutcome};
 
 use crate::connection::{Connection, Phase};
 use crate::deadlines::Tick;
-use crate::gate::Overflow;
+use crate::gate::{ListenerId, Overflow};
 use crate::listener::Listener;
 use crate::relay::Side;
 use crate::shared::{Ack, Handoff, Message, Pause, SharedListener};
@@ -57,6 +57,13 @@ enum Place {
     Reserved,
     /// Nowhere: this limit is reached.
     None(&'static str),
+}
+
+/// A kept listener whose queue is being taken over.
+pub(crate) struct Adoption {
+    pub(crate) listener: ListenerId,
+    pub(crate) kept: Arc<Listener>,
+    pub(crate) _ack: Ack,
 }
 
 impl Worker {
@@ -257,17 +264,7 @@ impl Worker {
         error: &io::Error,
     ) -> bool {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
-        let (label, wants) = match errno {
-            Errno::EINTR => return true,
-            Errno::ECONNABORTED => (AcceptErrno::Connaborted, false),
-            Errno::EPROTO => (AcceptErrno::Proto, false),
-            Errno::EMFILE => (AcceptErrno::Mfile, true),
-            Errno::ENFILE => (AcceptErrno::Nfile, true),
-            Errno::ENOBUFS => (AcceptErrno::Nobufs, true),
-            Errno::ENOMEM => (AcceptErrno::Nomem, true),
-            // Errors of the network that are the new connection's (accept(2)).
-            _ => (AcceptErrno::Other, false),
-        };
+        let (label, wants) = classify(errno);
         listener.metrics.block(self.index).accept_errors[label].inc();
         if wants {
             self.pause(index, listener, Pause::ERROR, &errno.to_string());
@@ -440,15 +437,56 @@ impl Worker {
         }
     }
 
-    /// Accepts everything from a kept listener whose process has gone.
-    pub(crate) fn adopt(&mut self, index: u32, kept: &Listener) {
-        while let Ok((client, peer)) = kept.accept() {
-            let Some(Some(listener)) = self.listeners.get(index as usize) else {
-                return;
-            };
-            listener.metrics.block(self.index).accepted.inc();
-            self.shared.open.fetch_add(1, Ordering::SeqCst);
-            self.admit(index, client, peer, true);
+    /// Accepts everything from the kept listeners whose processes have gone. One that is in want of descriptors waits for some.
+    pub(crate) fn adopt(&mut self) {
+        for adoption in std::mem::take(&mut self.adoptions) {
+            if !self.adopt_from(&adoption) {
+                self.adoptions.push(adoption);
+            }
         }
+        if !self.adoptions.is_empty() {
+            let again = self.clock.now() + Duration::from_millis(ERROR_PAUSE.into());
+            self.deadlines.push(again, Due::Adoption);
+        }
+    }
+
+    /// Whether nothing is left in it.
+    fn adopt_from(&mut self, adoption: &Adoption) -> bool {
+        while let Some(index) = self.listener(adoption.listener)
+            && let Some(listener) = &self.listeners[index as usize]
+        {
+            let block = listener.metrics.block(self.index);
+            match adoption.kept.accept() {
+                Ok((client, peer)) => {
+                    block.accepted.inc();
+                    self.shared.open.fetch_add(1, Ordering::SeqCst);
+                    self.admit(index, client, peer, true);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) => {
+                    let (label, wants) =
+                        classify(Errno::from_raw(error.raw_os_error().unwrap_or(0)));
+                    block.accept_errors[label].inc();
+                    if wants {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Under which label an error of accept(2) is counted, and whether it is for want of something that may come back.
+fn classify(errno: Errno) -> (AcceptErrno, bool) {
+    match errno {
+        Errno::ECONNABORTED => (AcceptErrno::Connaborted, false),
+        Errno::EPROTO => (AcceptErrno::Proto, false),
+        Errno::EMFILE => (AcceptErrno::Mfile, true),
+        Errno::ENFILE => (AcceptErrno::Nfile, true),
+        Errno::ENOBUFS => (AcceptErrno::Nobufs, true),
+        Errno::ENOMEM => (AcceptErrno::Nomem, true),
+        // EINTR, and errors of the network that are the new connection's (accept(2)).
+        _ => (AcceptErrno::Other, false),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use syngate_metrics::CloseReason;
 
+use crate::admission::Adoption;
 use crate::connection::{Next, Phase};
 use crate::dialer::Dialer;
 use crate::gate::{ConnectionInfo, ListenerId, ServiceId};
@@ -137,10 +138,13 @@ impl Worker {
                     _ => Next::Wait,
                 });
             }
-            Command::Adopt(id, kept) => {
-                if let Some(index) = self.listener(id) {
-                    self.adopt(index, &kept);
-                }
+            Command::Adopt(listener, kept) => {
+                self.adoptions.push(Adoption {
+                    listener,
+                    kept,
+                    _ack: ack,
+                });
+                self.adopt();
             }
             Command::List(service, to) => {
                 self.listings.push(Listing {
@@ -167,7 +171,7 @@ impl Worker {
             .find(|service| service.id == id)
     }
 
-    fn listener(&self, id: ListenerId) -> Option<u32> {
+    pub(crate) fn listener(&self, id: ListenerId) -> Option<u32> {
         let listener = |listener: &Option<LocalListener>| {
             listener.as_ref().is_some_and(|listener| listener.id == id)
         };
@@ -192,9 +196,7 @@ impl Worker {
         }
         // Connects to the old generation that haven't completed begin anew, and so does what it has reset untouched.
         self.look_at_all(|connection, context| match &connection.phase {
-            Phase::Connecting { lease, .. } if !lease.is_active() => {
-                connection.withdraw(context)
-            }
+            Phase::Connecting { lease, .. } if !lease.is_active() => connection.withdraw(context),
             Phase::Resetting { .. } => connection.resetting(context),
             _ => Next::Wait,
         });

@@ -22,6 +22,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use syngate_metrics::CloseReason;
 
 use crate::accept_queue::Reader;
+use crate::admission::Adoption;
 use crate::connection::{Connection, Context, Next, Phase};
 use crate::deadlines::{Clock, Deadlines, Tick};
 use crate::dialer::{Dialer, Room};
@@ -64,6 +65,8 @@ pub(crate) enum Due {
     Resume(u32),
     /// A listener that is being emptied.
     Emptying(u32),
+    /// Kept listeners that had to wait for descriptors.
+    Adoption,
 }
 
 /// A service as one worker has it.
@@ -111,6 +114,7 @@ pub(crate) struct Worker {
     pub(crate) services: Vec<Option<Service>>,
     pub(crate) listeners: Vec<Option<LocalListener>>,
     pub(crate) listings: Vec<Listing>,
+    pub(crate) adoptions: Vec<Adoption>,
     pub(crate) slots: Slots,
     /// Connections whose budget was used up.
     run: VecDeque<Token>,
@@ -144,6 +148,7 @@ impl Worker {
             services: Vec::new(),
             listeners: Vec::new(),
             listings: Vec::new(),
+            adoptions: Vec::new(),
             slots: Slots::default(),
             run: VecDeque::new(),
             due: Vec::new(),
@@ -296,13 +301,14 @@ impl Worker {
                 Due::Dispatch(index) => self.dispatch_soon(index),
                 Due::Resume(index) => self.resume(index),
                 Due::Emptying(index) => self.empty(index),
+                Due::Adoption => self.adopt(),
             }
         }
         // Short connections leave their time-outs behind.
         let live = self.slots.len();
         self.deadlines.sweep(live, |at, due| match due {
             Due::Connection(token) => is_armed(&self.slots, at, *token),
-            Due::Dispatch(_) | Due::Resume(_) | Due::Emptying(_) => true,
+            Due::Dispatch(_) | Due::Resume(_) | Due::Emptying(_) | Due::Adoption => true,
         });
     }
 
@@ -589,3 +595,6 @@ impl LocalListener {
         Err(soonest)
     }
 }
+
+#[cfg(test)]
+mod tests;
