@@ -1,4 +1,4 @@
-//! Who is let in: accepting, its limits and pauses, and the last connections of a listener that closes.
+//! Who is let in: accepting, its limits and pauses.
 //!
 //! Invariants:
 //!
@@ -20,34 +20,19 @@ use socket2::SockRef;
 use syngate_metrics::{AcceptErrno, CloseReason, PendingOutcome};
 
 use crate::connection::{Connection, Phase};
-use crate::deadlines::Tick;
-use crate::gate::{ListenerId, Overflow};
-use crate::listener::Listener;
+use crate::gate::Overflow;
 use crate::relay::Side;
-use crate::shared::{Ack, Handoff, Message, Pause, SharedListener};
+use crate::shared::{Handoff, Message, Pause, SharedListener};
 use crate::slots::Token;
 use crate::socket::Socket;
-use crate::worker::{Due, LocalListener, Worker};
+use crate::worker::{Due, Worker};
 
 /// Accepts a wake-up: the rest stays for the other workers, and for the next turn.
 const ACCEPTS: usize = 8;
 
 /// First and longest pause after an error, in milliseconds.
-const ERROR_PAUSE: u32 = 50;
+pub(crate) const ERROR_PAUSE: u32 = 50;
 const ERROR_PAUSE_MOST: u32 = 1000;
-
-/// Between two looks at a listener that is being emptied.
-const EMPTYING_POLL: Duration = Duration::from_millis(5);
-
-/// How long that may take: who sends a SYN later than this is refused all the same.
-const EMPTYING_MOST: Duration = Duration::from_secs(1);
-
-/// A listener that takes no new SYN and is accepted from until nothing is left.
-pub(crate) struct Emptying {
-    since: Tick,
-    seen_empty: bool,
-    _ack: Ack,
-}
 
 /// Where one more connection would go.
 enum Place {
@@ -57,13 +42,6 @@ enum Place {
     Reserved,
     /// Nowhere: this limit is reached.
     None(&'static str),
-}
-
-/// A kept listener whose queue is being taken over.
-pub(crate) struct Adoption {
-    pub(crate) listener: ListenerId,
-    pub(crate) kept: Arc<Listener>,
-    pub(crate) _ack: Ack,
 }
 
 impl Worker {
@@ -126,7 +104,7 @@ impl Worker {
         Place::Reserved
     }
 
-    fn socket(&self, index: u32) -> Option<Arc<SharedListener>> {
+    pub(crate) fn socket(&self, index: u32) -> Option<Arc<SharedListener>> {
         self.listeners[index as usize].as_ref()?.socket.clone()
     }
 
@@ -376,109 +354,10 @@ impl Worker {
             ),
         }
     }
-
-    /// Begins to empty a listener; `ack` is dropped when it is closed.
-    pub(crate) fn begin_emptying(&mut self, index: u32, ack: Ack) {
-        let now = self.clock.now();
-        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
-            return;
-        };
-        if let Some(socket) = &listener.socket
-            && let Err(error) = socket.socket.refuse_new()
-        {
-            tracing::warn!(
-                listener = socket.socket.name(),
-                "SYNs can't be refused: {error}"
-            );
-        }
-        listener.emptying = Some(Emptying {
-            since: now,
-            seen_empty: false,
-            _ack: ack,
-        });
-        self.register(index);
-        self.empty(index);
-    }
-
-    /// Accepts what is left, and closes the listener when nothing is.
-    pub(crate) fn empty(&mut self, index: u32) {
-        let Some(shared) = self.socket(index) else {
-            return;
-        };
-        let emptying = |listener: &LocalListener| listener.emptying.is_some();
-        if !self.listeners[index as usize]
-            .as_ref()
-            .is_some_and(emptying)
-        {
-            return; // The deadline was another's, who had this place before.
-        }
-        while let Ok((client, peer)) = shared.socket.accept() {
-            shared.metrics.block(self.index).accepted.inc();
-            self.shared.open.fetch_add(1, Ordering::SeqCst);
-            self.admit(index, client, peer, false);
-        }
-        let now = self.clock.now();
-        let empty = shared
-            .socket
-            .undelivered(&mut self.reader)
-            .is_ok_and(|left| left == 0);
-        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
-            return;
-        };
-        let Some(emptying) = &mut listener.emptying else {
-            return;
-        };
-        let was_empty = std::mem::replace(&mut emptying.seen_empty, empty);
-        if (empty && was_empty) || now.since(emptying.since) >= EMPTYING_MOST {
-            self.close_listener(index);
-        } else {
-            self.deadlines
-                .push(now + EMPTYING_POLL, Due::Emptying(index));
-        }
-    }
-
-    /// Accepts everything from the kept listeners whose processes have gone. One that is in want of descriptors waits for some.
-    pub(crate) fn adopt(&mut self) {
-        for adoption in std::mem::take(&mut self.adoptions) {
-            if !self.adopt_from(&adoption) {
-                self.adoptions.push(adoption);
-            }
-        }
-        if !self.adoptions.is_empty() {
-            let again = self.clock.now() + Duration::from_millis(ERROR_PAUSE.into());
-            self.deadlines.push(again, Due::Adoption);
-        }
-    }
-
-    /// Whether nothing is left in it.
-    fn adopt_from(&mut self, adoption: &Adoption) -> bool {
-        while let Some(index) = self.listener(adoption.listener)
-            && let Some(listener) = &self.listeners[index as usize]
-        {
-            let block = listener.metrics.block(self.index);
-            match adoption.kept.accept() {
-                Ok((client, peer)) => {
-                    block.accepted.inc();
-                    self.shared.open.fetch_add(1, Ordering::SeqCst);
-                    self.admit(index, client, peer, true);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(error) => {
-                    let (label, wants) =
-                        classify(Errno::from_raw(error.raw_os_error().unwrap_or(0)));
-                    block.accept_errors[label].inc();
-                    if wants {
-                        return false;
-                    }
-                }
-            }
-        }
-        true
-    }
 }
 
 /// Under which label an error of accept(2) is counted, and whether it is for want of something that may come back.
-fn classify(errno: Errno) -> (AcceptErrno, bool) {
+pub(crate) fn classify(errno: Errno) -> (AcceptErrno, bool) {
     match errno {
         Errno::ECONNABORTED => (AcceptErrno::Connaborted, false),
         Errno::EPROTO => (AcceptErrno::Proto, false),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use syngate_metrics::CloseReason;
 
-use crate::admission::Adoption;
+use crate::closing::Adoption;
 use crate::connection::{Next, Phase};
 use crate::dialer::Dialer;
 use crate::gate::{ConnectionInfo, ListenerId, ServiceId};

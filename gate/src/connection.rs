@@ -8,13 +8,12 @@
 //! - What a connection holds (sockets, lease, attempt) ends by its drop, whatever way it ends.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollFlags};
-use nix::sys::socket::{MsgFlags, SockaddrStorage, getsockname, recv};
 use socket2::{SockRef, TcpKeepalive};
 use syngate_metrics::{
     CloseReason, ConnectionState, DispatchResult, ListenerBlock, PendingOutcome, ServiceBlock,
@@ -24,7 +23,7 @@ use crate::deadlines::Tick;
 use crate::dialer::Attempt;
 use crate::gate::ServiceSettings;
 use crate::generation::Lease;
-use crate::proxy_protocol::{self, Addresses, Parsed};
+use crate::proxy_protocol::Addresses;
 use crate::relay::{Relay, Scratch, Side, Turn};
 use crate::socket::Socket;
 
@@ -101,11 +100,11 @@ pub(crate) struct Connection {
     /// The client, as accept(2) or its PROXY header says; `None` for a unix socket.
     pub(crate) peer: Option<SocketAddr>,
     /// Both addresses, where a PROXY header said them.
-    proxied: Option<Box<Addresses>>,
+    pub(crate) proxied: Option<Box<Addresses>>,
     /// The worker's number of its listener.
     pub(crate) listener: u32,
     /// A PROXY header is in the stream already: it comes from a kept listener.
-    raw: bool,
+    pub(crate) raw: bool,
     pub(crate) accepted: Tick,
     /// When a byte last passed, a side ended, or the phase began.
     touched: Tick,
@@ -186,7 +185,7 @@ impl Connection {
         }
     }
 
-    fn enter(&mut self, phase: Phase, context: &Context<'_>) {
+    pub(crate) fn enter(&mut self, phase: Phase, context: &Context<'_>) {
         context.listener.open[self.state()].dec();
         self.phase = phase;
         self.touched = context.now;
@@ -245,36 +244,6 @@ impl Connection {
                 .is_some_and(|events| events.contains(PollFlags::POLLERR))
         {
             self.client.note(EpollFlags::EPOLLERR);
-        }
-    }
-
-    /// Reads the PROXY header, and not one byte more.
-    fn greet(&mut self, context: &mut Context<'_>) -> Next {
-        let fd = self.client.as_fd().as_raw_fd();
-        let peek = &mut context.scratch.buffer[..proxy_protocol::MAX_READ];
-        let seen = match recv(fd, peek, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
-            Ok(0) => return Next::Close(CloseReason::ProxyHeader),
-            Ok(seen) => seen,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Next::Wait,
-            Err(_) => return Next::Close(CloseReason::ClientReset),
-        };
-        match proxy_protocol::parse(&peek[..seen]) {
-            Parsed::Incomplete if self.client.has_ended() => Next::Close(CloseReason::ProxyHeader),
-            Parsed::Incomplete => Next::Wait,
-            Parsed::Header { len, addresses } => {
-                // It is there: it was peeked at.
-                let _ = recv(fd, &mut peek[..len], MsgFlags::MSG_DONTWAIT);
-                if let Some(addresses) = addresses {
-                    self.peer = Some(addresses.source);
-                    self.proxied = Some(Box::new(addresses));
-                }
-                self.enter(Phase::Pending { unsent: None }, context);
-                Next::Queue
-            }
-            Parsed::Bad(why) => {
-                tracing::debug!(peer = ?self.peer, "bad PROXY header: {why}");
-                Next::Close(CloseReason::ProxyHeader)
-            }
         }
     }
 
@@ -403,30 +372,6 @@ impl Connection {
         context.listener.open[ConnectionState::Connecting].dec();
         context.listener.open[ConnectionState::Relaying].inc();
         self.relay(context)
-    }
-
-    /// The PROXY header for the backend: what the client's own header said, else the client and what it has dialled.
-    fn header(&self, settings: &ServiceSettings) -> Option<proxy_protocol::Header> {
-        let version = settings.send_proxy.filter(|_| !self.raw)?;
-        let dialled = || {
-            let name = getsockname::<SockaddrStorage>(self.client.as_fd().as_raw_fd()).ok()?;
-            let v4 = name
-                .as_sockaddr_in()
-                .map(|v4| SocketAddr::from(std::net::SocketAddrV4::from(*v4)));
-            v4.or_else(|| {
-                name.as_sockaddr_in6()
-                    .map(|v6| std::net::SocketAddrV6::from(*v6).into())
-            })
-        };
-        let addresses = match (&self.proxied, self.peer) {
-            (Some(addresses), _) => Some(**addresses),
-            (None, Some(source)) => dialled().map(|destination| Addresses {
-                source,
-                destination,
-            }),
-            (None, None) => None,
-        };
-        Some(proxy_protocol::header(version, addresses.as_ref()))
     }
 
     fn relay(&mut self, context: &mut Context<'_>) -> Next {

@@ -2,11 +2,13 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Instant;
 
 use nix::sys::epoll::{EpollCreateFlags, EpollEvent, EpollTimeout};
+use nix::sys::socket::{MsgFlags, recv};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -14,6 +16,7 @@ use crate::accept_queue::Probe;
 use crate::dialer::Dialer;
 use crate::gate::{Event, Overflow, ServiceId};
 use crate::generation::{Endpoint, Generation, Local, Target};
+use crate::proxy_protocol;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
