@@ -60,13 +60,14 @@ impl Worker {
             {
                 return self.pause(index, &listener, Pause::FULL, limit);
             }
+            let mut reserved = matches!(place, Place::Reserved);
             let more = match (listener.socket.accept(), &place) {
                 (Ok((client, _)), Place::None(limit)) => {
                     self.turn_away(&listener, client, limit);
                     true
                 }
                 (Ok((client, peer)), _) => {
-                    self.accepted(index, &listener, client, peer);
+                    reserved &= !self.accepted(index, &listener, client, peer, reserved);
                     // At once: the next one's place depends on whether this one waits.
                     self.dispatch_due();
                     true
@@ -74,10 +75,8 @@ impl Worker {
                 (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => false,
                 (Err(error), _) => self.accept_failed(index, &listener, &error),
             };
-            if matches!(place, Place::Reserved) {
-                self.publish_queue(index);
-                self.shared.pending.fetch_sub(1, Ordering::SeqCst);
-                self.shared.resume_if_paused();
+            if reserved {
+                self.end_reservation(index);
             }
             if !more {
                 return;
@@ -102,6 +101,13 @@ impl Worker {
             return Place::None("pending_max");
         }
         Place::Reserved
+    }
+
+    /// Whoever a place was reserved for is counted now, if it waits.
+    pub(crate) fn end_reservation(&mut self, index: u32) {
+        self.publish_queue(index);
+        self.shared.pending.fetch_sub(1, Ordering::SeqCst);
+        self.shared.resume_if_paused();
     }
 
     pub(crate) fn socket(&self, index: u32) -> Option<Arc<SharedListener>> {
@@ -138,14 +144,16 @@ impl Worker {
             || listener.pending.load(Ordering::SeqCst) > 0
     }
 
-    /// Counts a new connection and keeps it, or gives it to a worker with less to do.
+    /// Counts a new connection and keeps it, or gives it to a worker with less to do. Whether it, and with it the place that was
+    /// `reserved` for it, has gone there.
     fn accepted(
         &mut self,
         index: u32,
         listener: &SharedListener,
         client: OwnedFd,
         peer: Option<SocketAddr>,
-    ) {
+        reserved: bool,
+    ) -> bool {
         listener.metrics.block(self.index).accepted.inc();
         listener.error_pause.store(0, Ordering::Relaxed);
         self.shared.open.fetch_add(1, Ordering::SeqCst);
@@ -164,10 +172,13 @@ impl Worker {
                 listener: listener.id,
                 service: listener.service,
                 metrics: Arc::clone(&listener.metrics),
+                reserved,
             };
-            return self.shared.inboxes[other].send(Message::Handoff(handoff));
+            self.shared.inboxes[other].send(Message::Handoff(handoff));
+            return true;
         }
         self.admit(index, client, peer, false);
+        false
     }
 
     /// Takes a connection into this worker. `raw`: it comes from a kept listener, and speaks as the backend was to hear it.

@@ -48,6 +48,7 @@ impl Worker {
             listener: id,
             service,
             metrics,
+            reserved,
         } = handoff;
         let index = match (self.listener(id), self.service(service)) {
             (Some(index), _) => index,
@@ -60,10 +61,16 @@ impl Worker {
             (None, None) => {
                 metrics.block(self.index).closed[CloseReason::Shutdown].inc();
                 self.shared.open.fetch_sub(1, Ordering::SeqCst);
+                self.shared
+                    .pending
+                    .fetch_sub(reserved.into(), Ordering::SeqCst);
                 return self.shared.resume_if_paused();
             }
         };
         self.admit(index, client, peer, false);
+        if reserved {
+            self.end_reservation(index);
+        }
         self.forget_if_closed(index);
     }
 

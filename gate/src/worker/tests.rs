@@ -101,12 +101,14 @@ impl Ground {
         let metrics = self.metrics.listener("l0");
         metrics.block(0).accepted.inc();
         self.shared.open.fetch_add(1, Ordering::SeqCst);
+        self.shared.pending.fetch_add(1, Ordering::SeqCst);
         self.send(Message::Handoff(Handoff {
             client: OwnedFd::from(accepted),
             peer: Some(peer),
             listener: LISTENER,
             service: SERVICE,
             metrics,
+            reserved: true,
         }));
         client
     }
@@ -140,6 +142,7 @@ fn what_is_handed_over_to_a_removed_service_is_closed_and_counted() {
     let _client = ground.hand_over();
     ground.turn();
     assert_eq!(ground.worker.slots.len(), 0);
+    assert_eq!(ground.shared.pending.load(Ordering::SeqCst), 0);
     assert_eq!(ground.shared.open.load(Ordering::SeqCst), 0);
     assert_eq!(ground.metrics.closed(CloseReason::Shutdown), 1);
 }
