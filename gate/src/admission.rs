@@ -1,4 +1,4 @@
-//! Who is let in: accepting, its limits and pauses, and the last connections of a listener that closes.
+//! Who is let in: accepting, its limits and pauses.
 //!
 //! Invariants:
 //!
@@ -20,34 +20,19 @@ use socket2::SockRef;
 use syngate_metrics::{AcceptErrno, CloseReason, PendingOutcome};
 
 use crate::connection::{Connection, Phase};
-use crate::deadlines::Tick;
 use crate::gate::Overflow;
-use crate::listener::Listener;
 use crate::relay::Side;
-use crate::shared::{Ack, Handoff, Message, Pause, SharedListener};
+use crate::shared::{Handoff, Message, Pause, SharedListener};
 use crate::slots::Token;
 use crate::socket::Socket;
-use crate::worker::{Due, LocalListener, Worker};
+use crate::worker::{Due, Worker};
 
 /// Accepts a wake-up: the rest stays for the other workers, and for the next turn.
 const ACCEPTS: usize = 8;
 
 /// First and longest pause after an error, in milliseconds.
-const ERROR_PAUSE: u32 = 50;
+pub(crate) const ERROR_PAUSE: u32 = 50;
 const ERROR_PAUSE_MOST: u32 = 1000;
-
-/// Between two looks at a listener that is being emptied.
-const EMPTYING_POLL: Duration = Duration::from_millis(5);
-
-/// How long that may take: who sends a SYN later than this is refused all the same.
-const EMPTYING_MOST: Duration = Duration::from_secs(1);
-
-/// A listener that takes no new SYN and is accepted from until nothing is left.
-pub(crate) struct Emptying {
-    since: Tick,
-    seen_empty: bool,
-    _ack: Ack,
-}
 
 /// Where one more connection would go.
 enum Place {
@@ -75,13 +60,14 @@ impl Worker {
             {
                 return self.pause(index, &listener, Pause::FULL, limit);
             }
+            let mut reserved = matches!(place, Place::Reserved);
             let more = match (listener.socket.accept(), &place) {
                 (Ok((client, _)), Place::None(limit)) => {
                     self.turn_away(&listener, client, limit);
                     true
                 }
                 (Ok((client, peer)), _) => {
-                    self.accepted(index, &listener, client, peer);
+                    reserved &= !self.accepted(index, &listener, client, peer, reserved);
                     // At once: the next one's place depends on whether this one waits.
                     self.dispatch_due();
                     true
@@ -89,10 +75,8 @@ impl Worker {
                 (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => false,
                 (Err(error), _) => self.accept_failed(index, &listener, &error),
             };
-            if matches!(place, Place::Reserved) {
-                self.publish_queue(index);
-                self.shared.pending.fetch_sub(1, Ordering::SeqCst);
-                self.shared.resume_if_paused();
+            if reserved {
+                self.end_reservation(index);
             }
             if !more {
                 return;
@@ -119,7 +103,14 @@ impl Worker {
         Place::Reserved
     }
 
-    fn socket(&self, index: u32) -> Option<Arc<SharedListener>> {
+    /// Whoever a place was reserved for is counted now, if it waits.
+    pub(crate) fn end_reservation(&mut self, index: u32) {
+        self.publish_queue(index);
+        self.shared.pending.fetch_sub(1, Ordering::SeqCst);
+        self.shared.resume_if_paused();
+    }
+
+    pub(crate) fn socket(&self, index: u32) -> Option<Arc<SharedListener>> {
         self.listeners[index as usize].as_ref()?.socket.clone()
     }
 
@@ -153,14 +144,16 @@ impl Worker {
             || listener.pending.load(Ordering::SeqCst) > 0
     }
 
-    /// Counts a new connection and keeps it, or gives it to a worker with less to do.
+    /// Counts a new connection and keeps it, or gives it to a worker with less to do. Whether it, and with it the place that was
+    /// `reserved` for it, has gone there.
     fn accepted(
         &mut self,
         index: u32,
         listener: &SharedListener,
         client: OwnedFd,
         peer: Option<SocketAddr>,
-    ) {
+        reserved: bool,
+    ) -> bool {
         listener.metrics.block(self.index).accepted.inc();
         listener.error_pause.store(0, Ordering::Relaxed);
         self.shared.open.fetch_add(1, Ordering::SeqCst);
@@ -179,10 +172,13 @@ impl Worker {
                 listener: listener.id,
                 service: listener.service,
                 metrics: Arc::clone(&listener.metrics),
+                reserved,
             };
-            return self.shared.inboxes[other].send(Message::Handoff(handoff));
+            self.shared.inboxes[other].send(Message::Handoff(handoff));
+            return true;
         }
         self.admit(index, client, peer, false);
+        false
     }
 
     /// Takes a connection into this worker. `raw`: it comes from a kept listener, and speaks as the backend was to hear it.
@@ -257,17 +253,7 @@ impl Worker {
         error: &io::Error,
     ) -> bool {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
-        let (label, wants) = match errno {
-            Errno::EINTR => return true,
-            Errno::ECONNABORTED => (AcceptErrno::Connaborted, false),
-            Errno::EPROTO => (AcceptErrno::Proto, false),
-            Errno::EMFILE => (AcceptErrno::Mfile, true),
-            Errno::ENFILE => (AcceptErrno::Nfile, true),
-            Errno::ENOBUFS => (AcceptErrno::Nobufs, true),
-            Errno::ENOMEM => (AcceptErrno::Nomem, true),
-            // Errors of the network that are the new connection's (accept(2)).
-            _ => (AcceptErrno::Other, false),
-        };
+        let (label, wants) = classify(errno);
         listener.metrics.block(self.index).accept_errors[label].inc();
         if wants {
             self.pause(index, listener, Pause::ERROR, &errno.to_string());
@@ -379,76 +365,18 @@ impl Worker {
             ),
         }
     }
+}
 
-    /// Begins to empty a listener; `ack` is dropped when it is closed.
-    pub(crate) fn begin_emptying(&mut self, index: u32, ack: Ack) {
-        let now = self.clock.now();
-        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
-            return;
-        };
-        if let Some(socket) = &listener.socket
-            && let Err(error) = socket.socket.refuse_new()
-        {
-            tracing::warn!(
-                listener = socket.socket.name(),
-                "SYNs can't be refused: {error}"
-            );
-        }
-        listener.emptying = Some(Emptying {
-            since: now,
-            seen_empty: false,
-            _ack: ack,
-        });
-        self.register(index);
-        self.empty(index);
-    }
-
-    /// Accepts what is left, and closes the listener when nothing is.
-    pub(crate) fn empty(&mut self, index: u32) {
-        let Some(shared) = self.socket(index) else {
-            return;
-        };
-        let emptying = |listener: &LocalListener| listener.emptying.is_some();
-        if !self.listeners[index as usize]
-            .as_ref()
-            .is_some_and(emptying)
-        {
-            return; // The deadline was another's, who had this place before.
-        }
-        while let Ok((client, peer)) = shared.socket.accept() {
-            shared.metrics.block(self.index).accepted.inc();
-            self.shared.open.fetch_add(1, Ordering::SeqCst);
-            self.admit(index, client, peer, false);
-        }
-        let now = self.clock.now();
-        let empty = shared
-            .socket
-            .undelivered(&mut self.reader)
-            .is_ok_and(|left| left == 0);
-        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
-            return;
-        };
-        let Some(emptying) = &mut listener.emptying else {
-            return;
-        };
-        let was_empty = std::mem::replace(&mut emptying.seen_empty, empty);
-        if (empty && was_empty) || now.since(emptying.since) >= EMPTYING_MOST {
-            self.close_listener(index);
-        } else {
-            self.deadlines
-                .push(now + EMPTYING_POLL, Due::Emptying(index));
-        }
-    }
-
-    /// Accepts everything from a kept listener whose process has gone.
-    pub(crate) fn adopt(&mut self, index: u32, kept: &Listener) {
-        while let Ok((client, peer)) = kept.accept() {
-            let Some(Some(listener)) = self.listeners.get(index as usize) else {
-                return;
-            };
-            listener.metrics.block(self.index).accepted.inc();
-            self.shared.open.fetch_add(1, Ordering::SeqCst);
-            self.admit(index, client, peer, true);
-        }
+/// Under which label an error of accept(2) is counted, and whether it is for want of something that may come back.
+pub(crate) fn classify(errno: Errno) -> (AcceptErrno, bool) {
+    match errno {
+        Errno::ECONNABORTED => (AcceptErrno::Connaborted, false),
+        Errno::EPROTO => (AcceptErrno::Proto, false),
+        Errno::EMFILE => (AcceptErrno::Mfile, true),
+        Errno::ENFILE => (AcceptErrno::Nfile, true),
+        Errno::ENOBUFS => (AcceptErrno::Nobufs, true),
+        Errno::ENOMEM => (AcceptErrno::Nomem, true),
+        // EINTR, and errors of the network that are the new connection's (accept(2)).
+        _ => (AcceptErrno::Other, false),
     }
 }

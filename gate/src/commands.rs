@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use syngate_metrics::CloseReason;
 
+use crate::closing::Adoption;
 use crate::connection::{Next, Phase};
 use crate::dialer::Dialer;
 use crate::gate::{ConnectionInfo, ListenerId, ServiceId};
@@ -47,6 +48,7 @@ impl Worker {
             listener: id,
             service,
             metrics,
+            reserved,
         } = handoff;
         let index = match (self.listener(id), self.service(service)) {
             (Some(index), _) => index,
@@ -59,10 +61,16 @@ impl Worker {
             (None, None) => {
                 metrics.block(self.index).closed[CloseReason::Shutdown].inc();
                 self.shared.open.fetch_sub(1, Ordering::SeqCst);
+                self.shared
+                    .pending
+                    .fetch_sub(reserved.into(), Ordering::SeqCst);
                 return self.shared.resume_if_paused();
             }
         };
         self.admit(index, client, peer, false);
+        if reserved {
+            self.end_reservation(index);
+        }
         self.forget_if_closed(index);
     }
 
@@ -137,10 +145,13 @@ impl Worker {
                     _ => Next::Wait,
                 });
             }
-            Command::Adopt(id, kept) => {
-                if let Some(index) = self.listener(id) {
-                    self.adopt(index, &kept);
-                }
+            Command::Adopt(listener, kept) => {
+                self.adoptions.push(Adoption {
+                    listener,
+                    kept,
+                    _ack: ack,
+                });
+                self.adopt();
             }
             Command::List(service, to) => {
                 self.listings.push(Listing {
@@ -167,7 +178,7 @@ impl Worker {
             .find(|service| service.id == id)
     }
 
-    fn listener(&self, id: ListenerId) -> Option<u32> {
+    pub(crate) fn listener(&self, id: ListenerId) -> Option<u32> {
         let listener = |listener: &Option<LocalListener>| {
             listener.as_ref().is_some_and(|listener| listener.id == id)
         };
@@ -192,10 +203,7 @@ impl Worker {
         }
         // Connects to the old generation that haven't completed begin anew, and so does what it has reset untouched.
         self.look_at_all(|connection, context| match &connection.phase {
-            Phase::Connecting { lease, .. } if !lease.is_active() => {
-                connection.withdraw(context);
-                Next::Queue
-            }
+            Phase::Connecting { lease, .. } if !lease.is_active() => connection.withdraw(context),
             Phase::Resetting { .. } => connection.resetting(context),
             _ => Next::Wait,
         });

@@ -8,13 +8,12 @@
 //! - What a connection holds (sockets, lease, attempt) ends by its drop, whatever way it ends.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::epoll::EpollFlags;
-use nix::sys::socket::{MsgFlags, SockaddrStorage, getsockname, recv};
+use nix::sys::epoll::{Epoll, EpollFlags};
 use socket2::{SockRef, TcpKeepalive};
 use syngate_metrics::{
     CloseReason, ConnectionState, DispatchResult, ListenerBlock, PendingOutcome, ServiceBlock,
@@ -24,7 +23,7 @@ use crate::deadlines::Tick;
 use crate::dialer::Attempt;
 use crate::gate::ServiceSettings;
 use crate::generation::Lease;
-use crate::proxy_protocol::{self, Addresses, Parsed};
+use crate::proxy_protocol::Addresses;
 use crate::relay::{Relay, Scratch, Side, Turn};
 use crate::socket::Socket;
 
@@ -44,6 +43,7 @@ const KEEPALIVE_AGE: Duration = Duration::from_secs(30);
 /// What the worker lends for one look at a connection.
 pub(crate) struct Context<'a> {
     pub(crate) now: Tick,
+    pub(crate) epoll: &'a Epoll,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) settings: &'a ServiceSettings,
     pub(crate) service: &'a ServiceBlock,
@@ -100,11 +100,11 @@ pub(crate) struct Connection {
     /// The client, as accept(2) or its PROXY header says; `None` for a unix socket.
     pub(crate) peer: Option<SocketAddr>,
     /// Both addresses, where a PROXY header said them.
-    proxied: Option<Box<Addresses>>,
+    pub(crate) proxied: Option<Box<Addresses>>,
     /// The worker's number of its listener.
     pub(crate) listener: u32,
     /// A PROXY header is in the stream already: it comes from a kept listener.
-    raw: bool,
+    pub(crate) raw: bool,
     pub(crate) accepted: Tick,
     /// When a byte last passed, a side ended, or the phase began.
     touched: Tick,
@@ -185,7 +185,7 @@ impl Connection {
         }
     }
 
-    fn enter(&mut self, phase: Phase, context: &Context<'_>) {
+    pub(crate) fn enter(&mut self, phase: Phase, context: &Context<'_>) {
         context.listener.open[self.state()].dec();
         self.phase = phase;
         self.touched = context.now;
@@ -247,36 +247,6 @@ impl Connection {
         }
     }
 
-    /// Reads the PROXY header, and not one byte more.
-    fn greet(&mut self, context: &mut Context<'_>) -> Next {
-        let fd = self.client.as_fd().as_raw_fd();
-        let peek = &mut context.scratch.buffer[..proxy_protocol::MAX_READ];
-        let seen = match recv(fd, peek, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
-            Ok(0) => return Next::Close(CloseReason::ProxyHeader),
-            Ok(seen) => seen,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Next::Wait,
-            Err(_) => return Next::Close(CloseReason::ClientReset),
-        };
-        match proxy_protocol::parse(&peek[..seen]) {
-            Parsed::Incomplete if self.client.has_ended() => Next::Close(CloseReason::ProxyHeader),
-            Parsed::Incomplete => Next::Wait,
-            Parsed::Header { len, addresses } => {
-                // It is there: it was peeked at.
-                let _ = recv(fd, &mut peek[..len], MsgFlags::MSG_DONTWAIT);
-                if let Some(addresses) = addresses {
-                    self.peer = Some(addresses.source);
-                    self.proxied = Some(Box::new(addresses));
-                }
-                self.enter(Phase::Pending { unsent: None }, context);
-                Next::Queue
-            }
-            Parsed::Bad(why) => {
-                tracing::debug!(peer = ?self.peer, "bad PROXY header: {why}");
-                Next::Close(CloseReason::ProxyHeader)
-            }
-        }
-    }
-
     /// A connect towards `lease`'s generation has begun.
     pub(crate) fn dispatched(
         &mut self,
@@ -301,7 +271,8 @@ impl Connection {
     fn take_unsent(&mut self) -> Option<Box<[u8]>> {
         match &mut self.phase {
             Phase::Pending { unsent } | Phase::Connecting { unsent, .. } => unsent.take(),
-            _ => None,
+            Phase::Resetting { relay, .. } => relay.take_unsent(),
+            Phase::Greeting | Phase::Relaying { .. } => None,
         }
     }
 
@@ -344,15 +315,19 @@ impl Connection {
         let failure = attempt.failed(context.now, error);
         context.service.dispatch_attempts[failure.result].inc();
         tracing::debug!(peer = ?self.peer, result = %failure.result, "connect failed: {}", failure.error);
-        self.withdraw(context);
-        Next::Queue
+        self.withdraw(context)
     }
 
     /// Takes the connection back from its generation: it is pending again.
-    pub(crate) fn withdraw(&mut self, context: &mut Context<'_>) {
+    pub(crate) fn withdraw(&mut self, context: &mut Context<'_>) -> Next {
+        if let Phase::Connecting { backend, .. } | Phase::Resetting { backend, .. } = &self.phase {
+            // Its token will name the next backend too, and a child between fork and exec may keep this one's edges coming.
+            let _ = context.epoll.delete(backend);
+        }
         let unsent = self.take_unsent();
         context.service.redispatches.inc();
         self.enter(Phase::Pending { unsent }, context);
+        Next::Queue
     }
 
     fn connected(&mut self, context: &mut Context<'_>) -> Next {
@@ -397,30 +372,6 @@ impl Connection {
         context.listener.open[ConnectionState::Connecting].dec();
         context.listener.open[ConnectionState::Relaying].inc();
         self.relay(context)
-    }
-
-    /// The PROXY header for the backend: what the client's own header said, else the client and what it has dialled.
-    fn header(&self, settings: &ServiceSettings) -> Option<proxy_protocol::Header> {
-        let version = settings.send_proxy.filter(|_| !self.raw)?;
-        let dialled = || {
-            let name = getsockname::<SockaddrStorage>(self.client.as_fd().as_raw_fd()).ok()?;
-            let v4 = name
-                .as_sockaddr_in()
-                .map(|v4| SocketAddr::from(std::net::SocketAddrV4::from(*v4)));
-            v4.or_else(|| {
-                name.as_sockaddr_in6()
-                    .map(|v6| std::net::SocketAddrV6::from(*v6).into())
-            })
-        };
-        let addresses = match (&self.proxied, self.peer) {
-            (Some(addresses), _) => Some(**addresses),
-            (None, Some(source)) => dialled().map(|destination| Addresses {
-                source,
-                destination,
-            }),
-            (None, None) => None,
-        };
-        Some(proxy_protocol::header(version, addresses.as_ref()))
     }
 
     fn relay(&mut self, context: &mut Context<'_>) -> Next {
@@ -490,11 +441,8 @@ impl Connection {
         let waited = context.now.since(*since);
         if *by == Side::Backend && relay.is_untouched() {
             if lease.generation.ended() || !lease.is_active() {
-                let unsent = relay.take_unsent();
                 context.service.dispatch_attempts[DispatchResult::Reset].inc();
-                context.service.redispatches.inc();
-                self.enter(Phase::Pending { unsent }, context);
-                return Next::Queue;
+                return self.withdraw(context);
             }
             if waited < DOUBT {
                 return Next::Wait;
@@ -602,3 +550,6 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,10 +18,13 @@ pub mod listener;
 pub mod proxy_protocol;
 
 mod admission;
+mod closing;
 mod commands;
 mod connection;
 mod deadlines;
 mod dialer;
+mod dispatch;
+mod greeting;
 mod pending;
 mod relay;
 mod shared;

@@ -62,6 +62,8 @@ pub(crate) struct Handoff {
     pub(crate) listener: ListenerId,
     pub(crate) service: ServiceId,
     pub(crate) metrics: Arc<syngate_metrics::Listener>,
+    /// A place in the pending queue is counted for it.
+    pub(crate) reserved: bool,
 }
 
 pub(crate) enum Message {

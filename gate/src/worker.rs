@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //!
-//! - Every descriptor is registered once, with a token of slot and epoch, and never modified or deleted: closing it does that. An
-//!   event whose epoch is stale is dropped (between fork and exec a child's copy keeps a closed socket's events coming).
+//! - Every descriptor is registered once, with a token of slot and epoch, and never modified; closing it deletes it. An event
+//!   whose epoch is stale is dropped (between fork and exec a child's copy keeps a closed socket's events coming). A backend that
+//!   is given up while its connection stays is deleted first: the next one has the same token.
 //! - Listeners are registered level-triggered and exclusive: each connection wakes one worker.
 //! - A turn is bounded: events, accepts, dispatches and bytes have a budget each, and what is left over is looked at in the next.
 //! - What the supervisor asks for is done between the events of two turns, so a command sees no connection half way.
@@ -21,11 +22,12 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use syngate_metrics::CloseReason;
 
 use crate::accept_queue::Reader;
+use crate::closing::Adoption;
 use crate::connection::{Connection, Context, Next, Phase};
 use crate::deadlines::{Clock, Deadlines, Tick};
-use crate::dialer::{Dialer, Room};
+use crate::dialer::Dialer;
 use crate::gate::{ListenerId, ServiceId, ServiceSettings};
-use crate::generation::{Lease, Local};
+use crate::generation::Local;
 use crate::pending::PendingQueue;
 use crate::relay::{Scratch, Side};
 use crate::shared::{Ack, Listing, Shared, SharedListener};
@@ -35,9 +37,6 @@ use crate::splice;
 /// Events that one turn takes.
 const EVENTS: usize = 256;
 
-/// Connections that one turn dispatches for a listener.
-const DISPATCHES: usize = 256;
-
 /// A turn comes at least this often: the watchdog counts them.
 const LONGEST_TURN: Duration = Duration::from_secs(1);
 
@@ -45,7 +44,7 @@ const LONGEST_TURN: Duration = Duration::from_secs(1);
 const STOPPED: Duration = Duration::from_secs(5);
 
 /// Edges of a connection's two sockets.
-fn edges() -> EpollFlags {
+pub(crate) fn edges() -> EpollFlags {
     EpollFlags::EPOLLIN
         | EpollFlags::EPOLLOUT
         | EpollFlags::EPOLLRDHUP
@@ -63,6 +62,8 @@ pub(crate) enum Due {
     Resume(u32),
     /// A listener that is being emptied.
     Emptying(u32),
+    /// Kept listeners that had to wait for descriptors.
+    Adoption,
 }
 
 /// A service as one worker has it.
@@ -84,19 +85,19 @@ pub(crate) struct LocalListener {
     /// `None` once it is closed.
     pub(crate) socket: Option<Arc<SharedListener>>,
     pub(crate) registered: bool,
-    pub(crate) emptying: Option<crate::admission::Emptying>,
+    pub(crate) emptying: Option<crate::closing::Emptying>,
     pub(crate) queue: PendingQueue<Token>,
     pub(crate) connections: u32,
     /// The active generation's endpoints, used in turn.
     pub(crate) dialers: Vec<Rc<Dialer>>,
-    next_dialer: usize,
+    pub(crate) next_dialer: usize,
     /// When a dispatch is to be tried again.
-    retry: Tick,
+    pub(crate) retry: Tick,
     /// In the list of those to be dispatched this turn.
-    due: bool,
+    pub(crate) due: bool,
     /// In the list of those whose queue has changed; and what the process knows of its length.
     pub(crate) changed: bool,
-    told: usize,
+    pub(crate) told: usize,
 }
 
 pub(crate) struct Worker {
@@ -110,13 +111,14 @@ pub(crate) struct Worker {
     pub(crate) services: Vec<Option<Service>>,
     pub(crate) listeners: Vec<Option<LocalListener>>,
     pub(crate) listings: Vec<Listing>,
+    pub(crate) adoptions: Vec<Adoption>,
     pub(crate) slots: Slots,
     /// Connections whose budget was used up.
     run: VecDeque<Token>,
     /// Listeners whose pending connections may have somewhere to go.
-    due: Vec<u32>,
+    pub(crate) due: Vec<u32>,
     /// Listeners whose queue has changed since [`Worker::tell`].
-    changed: Vec<u32>,
+    pub(crate) changed: Vec<u32>,
     /// When a warning about limits may be said again.
     pub(crate) warn_again: Tick,
     pub(crate) stopped: bool,
@@ -143,6 +145,7 @@ impl Worker {
             services: Vec::new(),
             listeners: Vec::new(),
             listings: Vec::new(),
+            adoptions: Vec::new(),
             slots: Slots::default(),
             run: VecDeque::new(),
             due: Vec::new(),
@@ -223,33 +226,6 @@ impl Worker {
         self.tell();
     }
 
-    /// Dispatches what may have somewhere to go.
-    pub(crate) fn dispatch_due(&mut self) {
-        for index in mem::take(&mut self.due) {
-            self.dispatch(index);
-        }
-    }
-
-    /// Tells the process how long a listener's queue is here. One that was dispatched in the turn that accepted it has changed
-    /// nothing, and touches no shared cache line.
-    pub(crate) fn publish_queue(&mut self, index: u32) {
-        let Some(listener) = &mut self.listeners[index as usize] else {
-            return;
-        };
-        let waiting = listener.queue.len();
-        let told = mem::replace(&mut listener.told, waiting);
-        let change = (waiting as u64).wrapping_sub(told as u64);
-        if change != 0 {
-            self.shared.pending.fetch_add(change, Ordering::SeqCst);
-            if let Some(socket) = &listener.socket {
-                socket.pending.fetch_add(change, Ordering::SeqCst);
-            }
-        }
-        if waiting < told {
-            self.shared.resume_if_paused();
-        }
-    }
-
     /// What the others see of this worker.
     fn tell(&mut self) {
         for index in mem::take(&mut self.changed) {
@@ -295,13 +271,14 @@ impl Worker {
                 Due::Dispatch(index) => self.dispatch_soon(index),
                 Due::Resume(index) => self.resume(index),
                 Due::Emptying(index) => self.empty(index),
+                Due::Adoption => self.adopt(),
             }
         }
         // Short connections leave their time-outs behind.
         let live = self.slots.len();
         self.deadlines.sweep(live, |at, due| match due {
             Due::Connection(token) => is_armed(&self.slots, at, *token),
-            Due::Dispatch(_) | Due::Resume(_) | Due::Emptying(_) => true,
+            Due::Dispatch(_) | Due::Resume(_) | Due::Emptying(_) | Due::Adoption => true,
         });
     }
 
@@ -323,6 +300,7 @@ impl Worker {
         };
         let mut context = Context {
             now: self.clock.now(),
+            epoll: &self.epoll,
             scratch: &mut self.scratch,
             settings: &service.settings,
             service: service.metrics.block(self.index),
@@ -444,90 +422,6 @@ impl Worker {
             self.look(self.slots.token(slot), &look);
         }
     }
-
-    pub(crate) fn dispatch_soon(&mut self, index: u32) {
-        if let Some(listener) = &mut self.listeners[index as usize]
-            && listener.queue.len() > 0
-            && !mem::replace(&mut listener.due, true)
-        {
-            self.due.push(index);
-        }
-    }
-
-    /// Dispatches a listener's pending connections, in order, as far as its endpoints have room.
-    fn dispatch(&mut self, index: u32) {
-        let now = self.clock.now();
-        let workers = self.shared.inboxes.len() as u32;
-        if let Some(listener) = &mut self.listeners[index as usize] {
-            listener.due = false;
-        }
-        for _ in 0..DISPATCHES {
-            let Some(listener) = &mut self.listeners[index as usize] else {
-                return;
-            };
-            let Some(service) = &self.services[listener.service] else {
-                return;
-            };
-            if service.held || service.active.is_none() {
-                return;
-            }
-            let slots = &self.slots;
-            let Some(token) = listener.queue.front(|token| slots.contains(token)) else {
-                return;
-            };
-            let concurrency = service.settings.dispatch_concurrency;
-            let block = service.metrics.block(self.index);
-            let dialer = match listener.dialer(now, &mut self.reader, concurrency, workers) {
-                Ok(dialer) => dialer,
-                Err(Room::At(at)) => {
-                    if listener.retry <= now || at < listener.retry {
-                        listener.retry = at;
-                        self.deadlines.push(at, Due::Dispatch(index));
-                    }
-                    return;
-                }
-                Err(_) => return,
-            };
-            let Some(connection) = self.slots.get_mut(token) else {
-                return;
-            };
-            if connection.accepted < now {
-                connection.look_for_reset();
-                if connection.client.has_failed() {
-                    self.look(token, Connection::advance);
-                    continue;
-                }
-            }
-            let (attempt, backend, _) = match dialer.dial(now) {
-                Ok(dialled) => dialled,
-                Err(failure) => {
-                    block.dispatch_attempts[failure.result].inc();
-                    continue; // To the next endpoint, or to wait for this one.
-                }
-            };
-            let event = EpollEvent::new(edges(), token.data(Side::Backend));
-            if let Err(error) = self.epoll.add(&backend, event) {
-                let failure = attempt.failed(now, error.into());
-                block.dispatch_attempts[failure.result].inc();
-                continue;
-            }
-            let lease = Lease::new(dialer.local());
-            listener.queue.pop();
-            self.queue_changed(index);
-            self.look(token, |connection, context| {
-                connection.dispatched(lease, attempt, backend, context)
-            });
-        }
-        self.dispatch_soon(index);
-    }
-
-    fn queue_changed(&mut self, index: u32) {
-        if let Some(listener) = &mut self.listeners[index as usize]
-            && !mem::replace(&mut listener.changed, true)
-        {
-            self.changed.push(index);
-        }
-    }
 }
 
 /// Whether a connection waits for this very deadline, and not for an earlier one.
@@ -560,30 +454,7 @@ impl LocalListener {
             told: 0,
         }
     }
-
-    /// The next endpoint that takes a connection, or when one may.
-    fn dialer(
-        &mut self,
-        now: Tick,
-        reader: &mut Reader,
-        concurrency: u32,
-        workers: u32,
-    ) -> Result<Rc<Dialer>, Room> {
-        let waiting = self.queue.len();
-        let mut soonest = Room::WhenConnected;
-        for _ in 0..self.dialers.len() {
-            let dialer = &self.dialers[self.next_dialer % self.dialers.len()];
-            self.next_dialer = (self.next_dialer + 1) % self.dialers.len();
-            match (
-                dialer.room(now, reader, waiting, concurrency, workers),
-                &soonest,
-            ) {
-                (Room::Now, _) => return Ok(Rc::clone(dialer)),
-                (Room::At(at), Room::At(other)) if at < *other => soonest = Room::At(at),
-                (Room::At(at), Room::WhenConnected) => soonest = Room::At(at),
-                _ => {}
-            }
-        }
-        Err(soonest)
-    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -144,6 +144,27 @@ impl Fixture {
         self.metrics.service("default")
     }
 
+    /// Connects to endpoints that ended so.
+    pub(crate) fn attempts(&self, result: &str) -> u64 {
+        let name =
+            format!("syngate_dispatch_attempts_total{{service=\"default\",result=\"{result}\"}} ");
+        let text = self.metrics.encode();
+        let value = text.lines().find_map(|line| line.strip_prefix(&name));
+        value.unwrap().parse().unwrap()
+    }
+
+    /// Accepts that failed so.
+    pub(crate) fn accept_errors(&self, errno: &str) -> u64 {
+        let errno = format!("errno=\"{errno}\"");
+        let text = self.metrics.encode();
+        let counts = text.lines().filter(|line| {
+            line.starts_with("syngate_accept_errors_total") && line.contains(&errno)
+        });
+        counts
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum()
+    }
+
     pub(crate) fn until_pending(&self, count: u64) {
         until("so many pending", || {
             self.gate.pending_connections() == count
@@ -256,6 +277,34 @@ pub(crate) fn own_network() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
 }
+
+/// Runs the test of this name in a process of its own, since it changes what is the process's. False in that process.
+pub(crate) fn in_a_child(test: &str) -> bool {
+    const CHILD: &str = "SYNGATE_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return false;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, "1")
+        .status();
+    assert!(child.unwrap().success());
+    true
+}
+
+/// Lowers the limit to the descriptors that are open.
+pub(crate) fn no_more_descriptors() {
+    // The one that reads the directory is closed again.
+    let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1;
+    setrlimit(Resource::RLIMIT_NOFILE, used, DESCRIPTORS).unwrap();
+}
+
+/// Lifts it again.
+pub(crate) fn descriptors_again() {
+    setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS).unwrap();
+}
+
+const DESCRIPTORS: u64 = 4096;
 
 /// A count of this thread's network (`/proc/net/netstat`).
 pub(crate) fn kernel_count(name: &str) -> u64 {

@@ -132,9 +132,7 @@ fn a_hold_is_acknowledged_when_the_connects_under_way_have_ended() {
     };
     wait(holds);
     assert_eq!(fixture.gate.pending_connections(), 1);
-    let text = fixture.metrics.encode();
-    let timeouts = "syngate_dispatch_attempts_total{result=\"timeout\",service=\"default\"} 1";
-    assert!(text.contains(timeouts), "{text}");
+    assert_eq!(fixture.attempts("timeout"), 1);
     fixture.activate(&fixture.generation(2, echo("two ")));
     wait(fixture.gate.hold(fixture.service, false));
     assert_eq!(ask(client, b"x"), b"two x");
@@ -208,20 +206,8 @@ fn a_refusing_endpoint_is_told_once_and_so_is_its_recovery() {
     fixture.activate(&fixture.generation(1, address));
     let waiting: Vec<TcpStream> = (0..20).map(|_| fixture.client()).collect();
     fixture.until_pending(20);
-    let refused = |numbers: &Fixture| {
-        let text = numbers.metrics.encode();
-        let line = text
-            .lines()
-            .find(|line| line.starts_with("syngate_dispatch_attempts_total{result=\"refused\""));
-        line.unwrap()
-            .rsplit(' ')
-            .next()
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
-    };
-    until("several attempts", || refused(&fixture) >= 4);
-    assert!(refused(&fixture) < 200, "it backs off");
+    until("several attempts", || fixture.attempts("refused") >= 4);
+    assert!(fixture.attempts("refused") < 200, "it backs off");
     socket.listen(128).unwrap();
     serve(socket.into(), "");
     for client in waiting {
@@ -274,11 +260,7 @@ fn a_unix_endpoint_is_filled_as_far_as_it_goes() {
     SockRef::from(&listener).listen(3).unwrap();
     fixture.activate(&fixture.generation_at(1, vec![unix_endpoint(path)]));
     let clients: Vec<TcpStream> = (0..30).map(|_| fixture.client()).collect();
-    until("a full backlog", || {
-        let text = fixture.metrics.encode();
-        let again = "syngate_dispatch_attempts_total{result=\"again\",service=\"default\"} 0";
-        !text.contains(again)
-    });
+    until("a full backlog", || fixture.attempts("again") > 0);
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let _ = stream.write_all(b"yes");

@@ -8,7 +8,10 @@ use syngate_gate::listener::{Address, KeptListener};
 use syngate_gate::{ListenerId, Target};
 use syngate_metrics::{CloseReason, ConnectionState};
 
-use crate::common::{Fixture, LOOPBACK, ask, bind, echo, settings, until, wait};
+use crate::common::{
+    Fixture, LOOPBACK, ask, bind, descriptors_again, echo, in_a_child, no_more_descriptors,
+    settings, until, wait,
+};
 
 #[test]
 fn a_closing_listener_loses_nobody() {
@@ -99,6 +102,40 @@ fn what_waits_in_a_kept_listener_is_adopted_with_its_bytes() {
         fixture.until_empty();
         fixture.stop();
     }
+}
+
+#[test]
+fn an_adoption_waits_for_descriptors() {
+    if in_a_child("listeners::an_adoption_waits_for_descriptors") {
+        return;
+    }
+    let kept = KeptListener::tcp(LOOPBACK).unwrap();
+    let Target::Tcp(address) = *kept.address() else {
+        unreachable!()
+    };
+    let fixture = Fixture::new(2, settings());
+    let clients: Vec<TcpStream> = (0..20)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    let listener = kept.adopt("l0").unwrap();
+    no_more_descriptors();
+    std::thread::scope(|scope| {
+        let adopting = scope.spawn(|| {
+            let mut adopting = Box::pin(fixture.gate.adopt(fixture.listener, listener));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            until("it is done", || {
+                adopting.as_mut().poll(&mut context).is_ready()
+            });
+        });
+        until("EMFILE is counted", || fixture.accept_errors("EMFILE") > 0);
+        assert!(!adopting.is_finished());
+        descriptors_again();
+    });
+    fixture.activate(&fixture.generation(1, echo("")));
+    for client in clients {
+        assert_eq!(ask(client, b"x"), b"x");
+    }
+    fixture.stop();
 }
 
 #[test]

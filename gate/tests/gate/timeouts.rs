@@ -79,12 +79,11 @@ fn a_reset_client_is_not_kept_by_a_backend_that_reads_nothing() {
     let bytes = vec![0; 1_000_000];
     let mut stuck = 0;
     while stuck < 100 {
-        match client.write(&bytes) {
-            Ok(_) => stuck = 0,
-            Err(_) => {
-                stuck += 1;
-                std::thread::park_timeout(Duration::from_millis(1));
-            }
+        if client.write(&bytes).is_ok_and(|n| n > 0) {
+            stuck = 0;
+        } else {
+            stuck += 1;
+            std::thread::park_timeout(Duration::from_millis(1));
         }
     }
     crate::common::reset(&client);

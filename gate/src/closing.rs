@@ -1,0 +1,138 @@
+//! The last connections of listeners: of a public one that closes, and of a kept one whose process has gone.
+//!
+//! What the kernel has accepted is accepted here, past every limit: its client believes itself connected.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use crate::admission::{ERROR_PAUSE, classify};
+use crate::deadlines::Tick;
+use crate::gate::ListenerId;
+use crate::listener::Listener;
+use crate::shared::Ack;
+use crate::worker::{Due, LocalListener, Worker};
+
+/// Between two looks at a listener that is being emptied.
+const EMPTYING_POLL: Duration = Duration::from_millis(5);
+
+/// How long that may take: who sends a SYN later than this is refused all the same.
+const EMPTYING_MOST: Duration = Duration::from_secs(1);
+
+/// A listener that takes no new SYN and is accepted from until nothing is left.
+pub(crate) struct Emptying {
+    since: Tick,
+    seen_empty: bool,
+    _ack: Ack,
+}
+
+/// A kept listener whose queue is being taken over.
+pub(crate) struct Adoption {
+    pub(crate) listener: ListenerId,
+    pub(crate) kept: Arc<Listener>,
+    pub(crate) _ack: Ack,
+}
+
+impl Worker {
+    /// Begins to empty a listener; `ack` is dropped when it is closed.
+    pub(crate) fn begin_emptying(&mut self, index: u32, ack: Ack) {
+        let now = self.clock.now();
+        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
+            return;
+        };
+        if let Some(socket) = &listener.socket
+            && let Err(error) = socket.socket.refuse_new()
+        {
+            tracing::warn!(
+                listener = socket.socket.name(),
+                "SYNs can't be refused: {error}"
+            );
+        }
+        listener.emptying = Some(Emptying {
+            since: now,
+            seen_empty: false,
+            _ack: ack,
+        });
+        self.register(index);
+        self.empty(index);
+    }
+
+    /// Accepts what is left, and closes the listener when nothing is.
+    pub(crate) fn empty(&mut self, index: u32) {
+        let Some(shared) = self.socket(index) else {
+            return;
+        };
+        let emptying = |listener: &LocalListener| listener.emptying.is_some();
+        if !self.listeners[index as usize]
+            .as_ref()
+            .is_some_and(emptying)
+        {
+            return; // The deadline was another's, who had this place before.
+        }
+        while let Ok((client, peer)) = shared.socket.accept() {
+            shared.metrics.block(self.index).accepted.inc();
+            self.shared.open.fetch_add(1, Ordering::SeqCst);
+            self.admit(index, client, peer, false);
+        }
+        let now = self.clock.now();
+        let empty = shared
+            .socket
+            .undelivered(&mut self.reader)
+            .is_ok_and(|left| left == 0);
+        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
+            return;
+        };
+        let Some(emptying) = &mut listener.emptying else {
+            return;
+        };
+        let was_empty = std::mem::replace(&mut emptying.seen_empty, empty);
+        if (empty && was_empty) || now.since(emptying.since) >= EMPTYING_MOST {
+            self.close_listener(index);
+        } else {
+            self.deadlines
+                .push(now + EMPTYING_POLL, Due::Emptying(index));
+        }
+    }
+
+    /// Accepts everything from the kept listeners whose processes have gone. One that is in want of descriptors waits for some.
+    pub(crate) fn adopt(&mut self) {
+        for adoption in std::mem::take(&mut self.adoptions) {
+            if !self.adopt_from(&adoption) {
+                self.adoptions.push(adoption);
+            }
+        }
+        if !self.adoptions.is_empty() {
+            let again = self.clock.now() + Duration::from_millis(ERROR_PAUSE.into());
+            self.deadlines.push(again, Due::Adoption);
+        }
+    }
+
+    /// Whether nothing is left in it.
+    fn adopt_from(&mut self, adoption: &Adoption) -> bool {
+        while let Some(index) = self.listener(adoption.listener)
+            && let Some(listener) = &self.listeners[index as usize]
+        {
+            let block = listener.metrics.block(self.index);
+            match adoption.kept.accept() {
+                Ok((client, peer)) => {
+                    block.accepted.inc();
+                    self.shared.open.fetch_add(1, Ordering::SeqCst);
+                    self.admit(index, client, peer, true);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) => {
+                    let (label, wants) =
+                        classify(Errno::from_raw(error.raw_os_error().unwrap_or(0)));
+                    block.accept_errors[label].inc();
+                    if wants {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+}

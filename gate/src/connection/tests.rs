@@ -1,0 +1,473 @@
+//! One connection through its phases, with socket pairs; the test is its worker and its epoll set.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::time::Instant;
+
+use nix::sys::epoll::{EpollCreateFlags, EpollEvent, EpollTimeout};
+use nix::sys::socket::{MsgFlags, recv};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::accept_queue::Probe;
+use crate::dialer::Dialer;
+use crate::gate::{Event, Overflow, ServiceId};
+use crate::generation::{Endpoint, Generation, Local, Target};
+use crate::proxy_protocol;
+
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// What a worker lends.
+struct Ground {
+    now: Tick,
+    epoll: Epoll,
+    scratch: Scratch,
+    settings: ServiceSettings,
+    service: ServiceBlock,
+    listener: ListenerBlock,
+    local: Rc<Local>,
+    _events: mpsc::UnboundedReceiver<Event>,
+}
+
+impl Ground {
+    fn new() -> Ground {
+        let (events, receiver) = mpsc::unbounded_channel();
+        let generation = Generation::new(1, 1, Vec::new());
+        Ground {
+            now: Tick::default() + Duration::from_secs(10),
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap(),
+            scratch: Scratch::new(),
+            settings: ServiceSettings {
+                pending_timeout: Duration::from_secs(30),
+                pending_overflow: Overflow::Backpressure,
+                dispatch_concurrency: 64,
+                connect_timeout: Duration::from_secs(3),
+                idle_timeout: None,
+                half_close_timeout: Some(Duration::from_secs(300)),
+                keepalive: None,
+                send_proxy: None,
+                accept_proxy: None,
+                accept_proxy_timeout: Duration::from_secs(3),
+                sources: Vec::new(),
+            },
+            service: ServiceBlock::default(),
+            listener: ListenerBlock::default(),
+            local: Local::new(generation, ServiceId(1), 0, events),
+            _events: receiver,
+        }
+    }
+
+    fn context(&mut self) -> Context<'_> {
+        Context {
+            now: self.now,
+            epoll: &self.epoll,
+            scratch: &mut self.scratch,
+            settings: &self.settings,
+            service: &self.service,
+            listener: &self.listener,
+        }
+    }
+
+    fn connection(&self, client: Socket, phase: Phase) -> Connection {
+        let connection = Connection::new(client, None, 0, false, phase, self.now);
+        self.listener.open[connection.state()].inc();
+        connection
+    }
+
+    fn dialer(&self, address: SocketAddr) -> Rc<Dialer> {
+        let endpoint = Endpoint {
+            target: Target::Tcp(address),
+            queue: Probe::Unknown,
+        };
+        Rc::new(Dialer::new(&self.local, &endpoint, &self.settings).unwrap())
+    }
+
+    /// Dispatches it to a backend of the test's own, whose end is returned.
+    fn dispatch(&mut self, connection: &mut Connection) -> TcpStream {
+        let listener = TcpListener::bind(LOOPBACK).unwrap();
+        let dialer = self.dialer(listener.local_addr().unwrap());
+        let (attempt, backend, _) = dialer.dial(self.now).ok().unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let lease = Lease::new(&self.local);
+        let next = connection.dispatched(lease, attempt, backend, &mut self.context());
+        assert_eq!(next, Next::Wait);
+        accepted
+    }
+
+    /// The same, and the connect has succeeded.
+    fn relay(&mut self, connection: &mut Connection) -> TcpStream {
+        let backend = self.dispatch(connection);
+        let next = connection.event(Side::Backend, EpollFlags::EPOLLOUT, &mut self.context());
+        assert_eq!(next, Next::Wait);
+        assert!(matches!(connection.phase, Phase::Relaying { .. }));
+        backend
+    }
+
+    fn leases(&self) -> u64 {
+        self.local.generation.leases()
+    }
+}
+
+fn unix() -> (UnixStream, Socket) {
+    let (outer, inner) = UnixStream::pair().unwrap();
+    inner.set_nonblocking(true).unwrap();
+    (outer, Socket::accepted(inner.into(), true))
+}
+
+fn tcp() -> (TcpStream, Socket) {
+    let listener = TcpListener::bind(LOOPBACK).unwrap();
+    let outer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let inner = listener.accept().unwrap().0;
+    inner.set_nonblocking(true).unwrap();
+    (outer, Socket::accepted(inner.into(), false))
+}
+
+fn pending() -> Phase {
+    Phase::Pending { unsent: None }
+}
+
+fn reset(stream: TcpStream) {
+    let socket = SockRef::from(&stream);
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// Waits until the socket shows these events.
+fn until(socket: &Socket, events: PollFlags) {
+    let start = Instant::now();
+    loop {
+        let mut fds = [PollFd::new(socket.as_fd(), events)];
+        poll(&mut fds, 100u16).unwrap();
+        if fds[0].revents().is_some_and(|seen| seen.contains(events)) {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20));
+    }
+}
+
+fn backend(connection: &Connection) -> &Socket {
+    match &connection.phase {
+        Phase::Connecting { backend, .. }
+        | Phase::Relaying { backend, .. }
+        | Phase::Resetting { backend, .. } => backend,
+        other => panic!("{other:?}"),
+    }
+}
+
+const RESET: EpollFlags = EpollFlags::EPOLLERR
+    .union(EpollFlags::EPOLLHUP)
+    .union(EpollFlags::EPOLLIN);
+
+#[test]
+fn a_greeting_may_be_cut_anywhere_and_the_payload_stays_in_the_kernel() {
+    let addresses = Addresses {
+        source: "192.0.2.10:51234".parse().unwrap(),
+        destination: "198.51.100.20:443".parse().unwrap(),
+    };
+    for version in [proxy_protocol::Version::V1, proxy_protocol::Version::V2] {
+        let header = proxy_protocol::header(version, Some(&addresses));
+        for cut in 1..header.len() {
+            let mut ground = Ground::new();
+            let (mut client, inner) = unix();
+            let mut connection = ground.connection(inner, Phase::Greeting);
+            client.write_all(&header[..cut]).unwrap();
+            let edge = EpollFlags::EPOLLIN;
+            let next = connection.event(Side::Client, edge, &mut ground.context());
+            assert_eq!(next, Next::Wait);
+            client.write_all(&header[cut..]).unwrap();
+            client.write_all(b"payload").unwrap();
+            let next = connection.event(Side::Client, edge, &mut ground.context());
+            assert_eq!(next, Next::Queue);
+            assert_eq!(connection.state(), ConnectionState::Pending);
+            assert_eq!(connection.peer, Some(addresses.source));
+            let mut rest = [0; 100];
+            let fd = connection.client.as_fd().as_raw_fd();
+            let n = recv(fd, &mut rest, MsgFlags::MSG_DONTWAIT).unwrap();
+            assert_eq!(&rest[..n], b"payload");
+        }
+    }
+}
+
+#[test]
+fn a_greeting_that_ends_or_stays_away_is_closed() {
+    let mut ground = Ground::new();
+    let (mut client, inner) = unix();
+    let mut connection = ground.connection(inner, Phase::Greeting);
+    client.write_all(b"PROXY ").unwrap();
+    let edge = EpollFlags::EPOLLIN;
+    let next = connection.event(Side::Client, edge, &mut ground.context());
+    assert_eq!(next, Next::Wait);
+    assert_eq!(connection.expired(&mut ground.context()), Next::Wait);
+    let start = ground.now;
+    ground.now = start + Duration::from_secs(3);
+    let closed = Next::Close(CloseReason::ProxyHeader);
+    assert_eq!(connection.expired(&mut ground.context()), closed);
+    ground.now = start;
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let edge = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+    let next = connection.event(Side::Client, edge, &mut ground.context());
+    assert_eq!(next, closed);
+}
+
+#[test]
+fn a_pending_client_that_was_reset_goes_and_a_half_closed_one_stays() {
+    let mut ground = Ground::new();
+    let (client, inner) = tcp();
+    let mut connection = ground.connection(inner, pending());
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let edge = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+    let next = connection.event(Side::Client, edge, &mut ground.context());
+    assert_eq!(next, Next::Wait);
+    reset(client);
+    until(&connection.client, PollFlags::POLLERR);
+    connection.look_for_reset(); // Its edge is still on its way.
+    let closed = Next::Close(CloseReason::ClientReset);
+    assert_eq!(connection.advance(&mut ground.context()), closed);
+}
+
+#[test]
+fn a_reset_without_a_byte_goes_to_another_generation_only_if_this_one_has_gone() {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Then {
+        Lives,
+        Ended,
+        Inactive,
+        EndedInDoubt,
+        InactiveInDoubt,
+    }
+    for then in [
+        Then::Lives,
+        Then::Ended,
+        Then::Inactive,
+        Then::EndedInDoubt,
+        Then::InactiveInDoubt,
+    ] {
+        let mut ground = Ground::new();
+        let (_client, inner) = tcp();
+        let mut connection = ground.connection(inner, pending());
+        reset(ground.relay(&mut connection));
+        until(backend(&connection), PollFlags::POLLERR);
+        match then {
+            Then::Ended => ground.local.generation.set_ended(),
+            Then::Inactive => ground.local.deactivate(),
+            _ => {}
+        }
+        let mut next = connection.event(Side::Backend, RESET, &mut ground.context());
+        if next == Next::Wait {
+            match then {
+                Then::EndedInDoubt => ground.local.generation.set_ended(),
+                Then::InactiveInDoubt => ground.local.deactivate(),
+                _ => {}
+            }
+            ground.now = connection.deadline(&ground.settings);
+            next = connection.expired(&mut ground.context());
+        }
+        if then == Then::Lives {
+            assert_eq!(next, Next::Close(CloseReason::BackendReset));
+            continue;
+        }
+        assert_eq!(next, Next::Queue);
+        assert_eq!(connection.state(), ConnectionState::Pending);
+        assert_eq!(ground.leases(), 0);
+        assert_eq!(
+            ground.service.dispatch_attempts[DispatchResult::Reset].get(),
+            1
+        );
+        assert_eq!(ground.service.redispatches.get(), 1);
+    }
+}
+
+#[test]
+fn a_reset_after_a_byte_passes_whatever_has_become_of_the_generation() {
+    let mut ground = Ground::new();
+    let (mut client, inner) = tcp();
+    let mut connection = ground.connection(inner, pending());
+    let mut accepted = ground.relay(&mut connection);
+    accepted.write_all(b"x").unwrap();
+    until(backend(&connection), PollFlags::POLLIN);
+    let edge = EpollFlags::EPOLLIN;
+    let next = connection.event(Side::Backend, edge, &mut ground.context());
+    assert_eq!(next, Next::Wait);
+    client.read_exact(&mut [0; 1]).unwrap();
+    reset(accepted);
+    until(backend(&connection), PollFlags::POLLERR);
+    ground.local.deactivate();
+    let mut next = connection.event(Side::Backend, RESET, &mut ground.context());
+    while next == Next::Wait {
+        ground.now = connection.deadline(&ground.settings);
+        next = connection.expired(&mut ground.context());
+    }
+    assert_eq!(next, Next::Close(CloseReason::BackendReset));
+    drop(connection);
+    let end = client.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn bytes_read_in_vain_are_sent_first_to_the_next_backend() {
+    let mut ground = Ground::new();
+    let (mut client, inner) = unix();
+    let mut connection = ground.connection(inner, pending());
+    client.write_all(b"request").unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let edge = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+    let next = connection.event(Side::Client, edge, &mut ground.context());
+    assert_eq!(next, Next::Wait);
+    ground.local.deactivate();
+    reset(ground.dispatch(&mut connection));
+    until(backend(&connection), PollFlags::POLLERR);
+    let edge = RESET | EpollFlags::EPOLLOUT;
+    let next = connection.event(Side::Backend, edge, &mut ground.context());
+    assert_eq!(next, Next::Queue);
+    let mut accepted = ground.relay(&mut connection);
+    let mut all = Vec::new();
+    accepted.read_to_end(&mut all).unwrap();
+    assert_eq!(all, b"request");
+}
+
+#[test]
+fn a_connect_that_takes_too_long_is_tried_again() {
+    let mut ground = Ground::new();
+    let (_client, inner) = unix();
+    let mut connection = ground.connection(inner, pending());
+    let _backend = ground.dispatch(&mut connection);
+    assert_eq!(ground.leases(), 1);
+    assert_eq!(connection.expired(&mut ground.context()), Next::Wait);
+    ground.now = connection.deadline(&ground.settings);
+    assert_eq!(connection.expired(&mut ground.context()), Next::Queue);
+    assert_eq!(ground.leases(), 0);
+    let timeouts = &ground.service.dispatch_attempts[DispatchResult::Timeout];
+    assert_eq!(timeouts.get(), 1);
+    // The wait goes on from the accept, not anew.
+    let deadline = connection.accepted + ground.settings.pending_timeout;
+    assert_eq!(connection.deadline(&ground.settings), deadline);
+}
+
+#[test]
+fn a_connect_that_meets_itself_is_no_backend() {
+    let mut ground = Ground::new();
+    let (_client, inner) = unix();
+    let mut connection = ground.connection(inner, pending());
+    let own = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    own.bind(&LOOPBACK.into()).unwrap();
+    let address = own.local_addr().unwrap();
+    own.connect(&address).unwrap();
+    let dialer = ground.dialer(address.as_socket().unwrap());
+    let (attempt, _, _) = dialer.dial(ground.now).ok().unwrap();
+    let lease = Lease::new(&ground.local);
+    let itself = Socket::connecting(own.into(), false, true);
+    let next = connection.dispatched(lease, attempt, itself, &mut ground.context());
+    assert_eq!(next, Next::Queue);
+    assert!(dialer.is_idle());
+    let refused = &ground.service.dispatch_attempts[DispatchResult::Refused];
+    assert_eq!(refused.get(), 1);
+}
+
+#[test]
+fn a_reset_waits_for_what_is_still_on_its_way() {
+    let mut ground = Ground::new();
+    let (mut client, inner) = tcp();
+    let mut connection = ground.connection(inner, pending());
+    let mut accepted = ground.relay(&mut connection);
+    // More than the client's kernel takes, as long as it doesn't read.
+    let (mut sent, mut next) = (0, Next::Wait);
+    while connection.client.has_delivered() {
+        accepted.write_all(&[7; 100_000]).unwrap();
+        sent += 100_000;
+        until(backend(&connection), PollFlags::POLLIN);
+        let edge = EpollFlags::EPOLLIN;
+        next = connection.event(Side::Backend, edge, &mut ground.context());
+    }
+    assert_eq!(next, Next::Wait);
+    reset(accepted);
+    until(backend(&connection), PollFlags::POLLERR);
+    let next = connection.event(Side::Backend, RESET, &mut ground.context());
+    assert_eq!(next, Next::Wait);
+    let mut got = 0;
+    let mut buffer = [0; 10_000];
+    let mut end = None;
+    let start = Instant::now();
+    while end.is_none() {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        if !connection.client.has_delivered() || got < 100_000 {
+            got += client.read(&mut buffer).unwrap();
+        }
+        let edge = EpollFlags::EPOLLOUT;
+        // The clock stands still: only the delivery can end it.
+        match connection.event(Side::Client, edge, &mut ground.context()) {
+            Next::Wait => {}
+            next => end = Some(next),
+        }
+    }
+    assert_eq!(end, Some(Next::Close(CloseReason::BackendReset)));
+    drop(connection);
+    loop {
+        match client.read(&mut buffer) {
+            Ok(n) => got += n,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+                break;
+            }
+        }
+    }
+    assert_eq!(got, sent);
+}
+
+#[test]
+fn an_edge_that_comes_while_it_is_on_the_run_list_is_kept_for_its_turn() {
+    let mut ground = Ground::new();
+    let (mut client, inner) = unix();
+    let mut connection = ground.connection(inner, pending());
+    let mut accepted = ground.relay(&mut connection);
+    connection.running = true;
+    client.write_all(b"x").unwrap();
+    let edge = EpollFlags::EPOLLIN;
+    let next = connection.event(Side::Client, edge, &mut ground.context());
+    assert_eq!((next, connection.bytes()), (Next::Wait, (0, 0)));
+    connection.running = false;
+    assert_eq!(connection.advance(&mut ground.context()), Next::Wait);
+    accepted.read_exact(&mut [0; 1]).unwrap();
+}
+
+#[test]
+fn a_backend_that_was_given_up_says_nothing_any_more() {
+    let mut ground = Ground::new();
+    let (_client, inner) = unix();
+    let mut connection = ground.connection(inner, pending());
+    let accepted = ground.dispatch(&mut connection);
+    let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 1);
+    ground.epoll.add(backend(&connection), event).unwrap();
+    // As a child has it between fork and exec.
+    let copy = backend(&connection).as_fd().try_clone_to_owned().unwrap();
+    let copy = Socket::connecting(copy, false, true);
+    let next = connection.withdraw(&mut ground.context());
+    assert_eq!(next, Next::Queue);
+    reset(accepted);
+    until(&copy, PollFlags::POLLERR);
+    let mut events = [EpollEvent::empty(); 1];
+    assert_eq!(ground.epoll.wait(&mut events, EpollTimeout::ZERO), Ok(0));
+}
+
+#[test]
+fn the_gauges_follow_the_phases() {
+    let mut ground = Ground::new();
+    let (_client, inner) = unix();
+    let mut connection = ground.connection(inner, pending());
+    let open = |ground: &Ground| {
+        let states = [
+            ConnectionState::Pending,
+            ConnectionState::Connecting,
+            ConnectionState::Relaying,
+        ];
+        states.map(|state| ground.listener.open[state].get())
+    };
+    assert_eq!(open(&ground), [1, 0, 0]);
+    let _first = ground.dispatch(&mut connection);
+    assert_eq!(open(&ground), [0, 1, 0]);
+    connection.withdraw(&mut ground.context());
+    assert_eq!(open(&ground), [1, 0, 0]);
+    let _second = ground.relay(&mut connection);
+    assert_eq!(open(&ground), [0, 0, 1]);
+}
