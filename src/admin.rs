@@ -11,7 +11,6 @@
 use std::convert::Infallible;
 use std::io;
 use std::net;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -24,6 +23,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use syngate_metrics::Metrics;
+use syngate_supervisor::reserve::Reserve;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{self, Runtime};
 use tokio::sync::oneshot;
@@ -148,10 +148,10 @@ async fn run(
     let mut connections = JoinSet::new();
     loop {
         let room = connections.len() < limits.connections;
-        let affordable = door.has_reserve() || connections.is_empty();
+        let affordable = door.reserve.is_full() || connections.is_empty();
         tokio::select! {
             _ = &mut stopped => return,
-            Some(_) = connections.join_next() => door.refill(),
+            Some(_) = connections.join_next() => door.reserve.refill(&door.listener),
             stream = door.accept(), if room && affordable => {
                 connections.spawn(converse(limits, stream, Arc::clone(&pages)));
             }
@@ -162,7 +162,7 @@ async fn run(
 /// The listening socket, and the descriptors kept for the day when there are no others.
 struct Door {
     listener: TcpListener,
-    reserve: Vec<OwnedFd>,
+    reserve: Reserve,
     /// When a failed accept was last logged.
     warned: Option<Instant>,
 }
@@ -171,44 +171,24 @@ impl Door {
     fn new(runtime: &Runtime, listener: net::TcpListener) -> io::Result<Door> {
         listener.set_nonblocking(true)?;
         let _context = runtime.enter();
-        let mut door = Door {
+        Ok(Door {
+            reserve: Reserve::new(RESERVE, &listener)?,
             listener: TcpListener::from_std(listener)?,
-            reserve: Vec::new(),
             warned: None,
-        };
-        door.try_refill()?;
-        Ok(door)
-    }
-
-    fn has_reserve(&self) -> bool {
-        self.reserve.len() == RESERVE
-    }
-
-    /// Takes back what the reserve lacks, as far as the system lets it.
-    fn refill(&mut self) {
-        // A refusal is no news: has_reserve tells.
-        let _ = self.try_refill();
-    }
-
-    fn try_refill(&mut self) -> io::Result<()> {
-        while !self.has_reserve() {
-            let spare = self.listener.as_fd().try_clone_to_owned()?;
-            self.reserve.push(spare);
-        }
-        Ok(())
+        })
     }
 
     /// The next connection, at the price of the reserve if need be. May be cancelled at any time.
     async fn accept(&mut self) -> TcpStream {
         loop {
-            self.refill();
-            let mut accepted = self.listener.accept().await;
-            if accepted.as_ref().is_err_and(out_of_descriptors) {
-                self.reserve.clear();
-                accepted = self.listener.accept().await;
-            }
-            match accepted {
+            self.reserve.refill(&self.listener);
+            match self.listener.accept().await {
                 Ok((stream, _)) => return stream,
+                Err(error) if self.reserve.give_up_for(&error) => {
+                    if let Ok((stream, _)) = self.listener.accept().await {
+                        return stream;
+                    }
+                }
                 Err(error) => self.warn(&error),
             }
             time::sleep(ACCEPT_PAUSE).await;
@@ -221,10 +201,6 @@ impl Door {
             warn!(%error, "the metrics endpoint can't accept connections; it tries again");
         }
     }
-}
-
-fn out_of_descriptors(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Answers one request.

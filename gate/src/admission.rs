@@ -216,8 +216,8 @@ impl Worker {
             true => Socket::connecting(client, peer.is_none(), true),
             false => Socket::accepted(client, peer.is_none()),
         };
-        let now = self.clock.now();
-        self.insert(Connection::new(client, peer, index, raw, phase, now));
+        let accepted = self.clock.stamp();
+        self.insert(Connection::new(client, peer, index, raw, phase, accepted));
     }
 
     /// Accepts one and resets it: that is what `pending_overflow = reset` asks for.

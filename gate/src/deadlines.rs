@@ -38,6 +38,7 @@ impl std::ops::Add<Duration> for Tick {
 pub(crate) struct Clock {
     start: Instant,
     now: Tick,
+    stamped: Tick,
 }
 
 impl Clock {
@@ -45,12 +46,19 @@ impl Clock {
         Clock {
             start: Instant::now(),
             now: Tick(0),
+            stamped: Tick(0),
         }
     }
 
     /// This turn's time.
     pub(crate) fn now(&self) -> Tick {
         self.now
+    }
+
+    /// This turn's time, or a little later: after every earlier stamp, so that stamps are in the order of their making.
+    pub(crate) fn stamp(&mut self) -> Tick {
+        self.stamped = self.now.max(Tick(self.stamped.0 + 1));
+        self.stamped
     }
 
     /// Reads the clock; returns how long it has been since the last reading.
@@ -139,6 +147,14 @@ mod tests {
                 (n > 0).then_some(n * 1000)
             );
         }
+    }
+
+    #[test]
+    fn stamps_are_in_order_within_a_turn() {
+        let mut clock = Clock::new();
+        clock.turn();
+        let stamps: Vec<Tick> = (0..9).map(|_| clock.stamp()).collect();
+        assert!(stamps.is_sorted_by(|a, b| a < b) && stamps[0] >= clock.now());
     }
 
     #[test]

@@ -31,6 +31,7 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use crate::handle::{Handle, Stopping};
 use crate::protocol::Line;
+use crate::reserve::Reserve;
 use route::{Refusal, Route};
 pub use socket::{ControlError, ControlSocket, bind, connect, default_path};
 
@@ -66,19 +67,22 @@ pub async fn serve(
     let ControlSocket {
         name,
         listener,
+        mut reserve,
         admitted,
     } = socket;
     let listener = UnixListener::from_std(listener)?;
     let mut shutdown = pin!(shutdown);
     let mut clients = JoinSet::new();
     loop {
+        reserve.refill(&listener);
+        let affordable = reserve.is_full() || clients.is_empty();
         tokio::select! {
             () = &mut shutdown => break,
             Some(_) = clients.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if !is_admitted(&stream, admitted) => {}
-                Ok((stream, _)) if clients.len() >= CLIENTS => turn_away(stream),
-                Ok((stream, _)) => {
+            accepted = accept(&listener, &mut reserve), if affordable => match accepted {
+                Ok(stream) if !is_admitted(&stream, admitted) => {}
+                Ok(stream) if clients.len() >= CLIENTS => turn_away(stream),
+                Ok(stream) => {
                     clients.spawn(converse(stream, handle.clone()));
                 }
                 Err(error) => {
@@ -93,6 +97,15 @@ pub async fn serve(
     let last_lines = async { while clients.join_next().await.is_some() {} };
     let _ = timeout(LINGER, last_lines).await;
     Ok(())
+}
+
+/// The next client, at the price of the reserve if need be.
+async fn accept(listener: &UnixListener, reserve: &mut Reserve) -> io::Result<UnixStream> {
+    let accepted = match listener.accept().await {
+        Err(error) if reserve.give_up_for(&error) => listener.accept().await,
+        accepted => accepted,
+    };
+    accepted.map(|(stream, _)| stream)
 }
 
 /// Tells a client over the limit why it is closed. Its buffer is empty, so the write doesn't wait.

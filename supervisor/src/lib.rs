@@ -20,6 +20,7 @@ mod procfs;
 pub mod protocol;
 pub mod readiness;
 pub mod reaper;
+pub mod reserve;
 pub mod rollout;
 pub mod runtime_dir;
 pub mod supervisor;

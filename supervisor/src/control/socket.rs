@@ -19,8 +19,13 @@ use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{AccessFlags, Uid, faccessat, geteuid};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::reserve::Reserve;
+
 /// Longest path of a unix socket, in bytes: sun_path less its NUL (unix(7)).
 const PATH_MAX: usize = 107;
+
+/// Descriptors for the day when there are no others: one for the client, two that an answer may open for a moment.
+const RESERVE: usize = 3;
 
 /// Clients that wait for their accept.
 const BACKLOG: i32 = 128;
@@ -82,6 +87,7 @@ pub struct ControlSocket {
     /// Dropped before the listener: while that is open, nothing else can have its inode's number.
     pub(super) name: Name,
     pub(super) listener: UnixListener,
+    pub(super) reserve: Reserve,
     /// Whose clients are answered: the gate's user and root.
     pub(super) admitted: [Uid; 2],
 }
@@ -134,6 +140,7 @@ pub fn bind(path: &Path) -> Result<ControlSocket, ControlError> {
         socket.set_nonblocking(true)?;
         Ok(ControlSocket {
             name,
+            reserve: Reserve::new(RESERVE, &socket)?,
             listener: socket.into(),
             admitted: [geteuid(), Uid::from_raw(0)],
         })
