@@ -1,13 +1,11 @@
 //! Relaying, and who relays to whom.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::time::Duration;
+use std::io::Write;
 
 use syngate_gate::Event;
 use syngate_metrics::{CloseReason, PendingOutcome};
 
-use crate::common::{Fixture, LOOPBACK, ask, deaf, echo, serve, settings, until, wait};
+use crate::common::{Fixture, ask, deaf, echo, settings, until, wait};
 
 #[test]
 fn a_pending_connection_is_dispatched_when_a_generation_becomes_active() {
@@ -67,32 +65,4 @@ fn what_is_held_waits_and_what_is_refused_is_dispatched_later() {
     assert_eq!(ask(waiting, b"waited"), b"two waited");
     assert_eq!(ask(held, b"held"), b"two held");
     fixture.stop();
-}
-
-#[test]
-fn a_bulk_connection_leaves_time_for_the_others() {
-    let fixture = Fixture::new(1, settings());
-    let listener = TcpListener::bind(LOOPBACK).unwrap();
-    fixture.activate(&fixture.generation(1, listener.local_addr().unwrap()));
-    let bulk = fixture.client();
-    let (mut source, _) = listener.accept().unwrap();
-    std::thread::spawn(move || while source.write_all(&[0; 100_000]).is_ok() {});
-    let sink = std::thread::spawn(move || {
-        let (mut bulk, mut buffer) = (bulk, vec![0; 100_000]);
-        let mut taken = 0;
-        while let Ok(n @ 1..) = bulk.read(&mut buffer) {
-            taken += n;
-        }
-        taken
-    });
-    serve(listener, "");
-    for _ in 0..100 {
-        let client = fixture.client();
-        client
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .unwrap();
-        assert_eq!(ask(client, b"x"), b"x");
-    }
-    fixture.stop();
-    assert!(sink.join().unwrap() > 0);
 }
