@@ -21,7 +21,7 @@ fn relayed(settings: ServiceSettings) -> (Fixture, TcpStream, TcpStream) {
 #[test]
 fn an_idle_connection_is_closed() {
     let (fixture, mut client, mut backend) = relayed(ServiceSettings {
-        idle_timeout: Some(Duration::from_millis(300)),
+        idle_timeout: Some(Duration::from_secs(1)),
         ..settings()
     });
     // Bytes in either direction put it off.
@@ -30,7 +30,7 @@ fn an_idle_connection_is_closed() {
         backend.read_exact(&mut [0; 1]).unwrap();
         backend.write_all(b"y").unwrap();
         client.read_exact(&mut [0; 1]).unwrap();
-        std::thread::park_timeout(Duration::from_millis(50));
+        std::thread::park_timeout(Duration::from_millis(150));
     }
     assert_eq!(rest(client), b"");
     assert_eq!(fixture.stop().closed(CloseReason::IdleTimeout), 1);
@@ -54,16 +54,16 @@ fn an_idle_timeout_that_is_set_later_is_heeded() {
 #[test]
 fn a_half_closed_connection_is_closed_unless_bytes_pass() {
     let (fixture, client, mut backend) = relayed(ServiceSettings {
-        half_close_timeout: Some(Duration::from_millis(400)),
+        half_close_timeout: Some(Duration::from_millis(1500)),
         ..settings()
     });
     // Idle for longer than the time-out, which begins with the end of a side.
-    std::thread::park_timeout(Duration::from_millis(600));
+    std::thread::park_timeout(Duration::from_millis(2000));
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(rest(&mut backend), b"");
     for _ in 0..8 {
         backend.write_all(b"y").unwrap();
-        std::thread::park_timeout(Duration::from_millis(100));
+        std::thread::park_timeout(Duration::from_millis(250));
     }
     assert_eq!(rest(client), b"yyyyyyyy");
     assert_eq!(fixture.stop().closed(CloseReason::HalfCloseTimeout), 1);
