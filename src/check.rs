@@ -2,7 +2,10 @@
 //!
 //! It opens no port, takes no lock and leaves a running gate alone, so it can stand before a reload.
 
-use std::path::Path;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -43,10 +46,13 @@ fn try_check(args: RunArgs) -> Result<String, StartError> {
         .enable_all()
         .build()
         .map_err(refused)?;
+    let process = &loaded.config.process;
+    // The runtime directory may be a running gate's.
+    let scratch = Scratch::make(&process.runtime_dir).map_err(refused)?;
     runtime.block_on(async {
         let spawner = Spawner::new(Reaper::start().map_err(refused)?, nofile).map_err(refused)?;
         for service in &loaded.config.services {
-            supervisor::check(service, &spawner, &loaded.config.process.runtime_dir)
+            supervisor::check(service, &spawner, &process.runtime_dir, scratch.path())
                 .await
                 .map_err(|failed| {
                     let output = failed
@@ -59,6 +65,33 @@ fn try_check(args: RunArgs) -> Result<String, StartError> {
         Ok(())
     })?;
     Ok(summary(&loaded.config))
+}
+
+/// A directory for as long as the checks run.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    /// In the temp dir; where there is none, in `other`.
+    fn make(other: &Path) -> io::Result<Scratch> {
+        let name = format!("syngate-check-{}", std::process::id());
+        let make = |parent: &Path| {
+            let path = parent.join(&name);
+            DirBuilder::new().mode(0o700).create(&path)?;
+            Ok(Scratch(path))
+        };
+        make(&std::env::temp_dir()).or_else(|_: io::Error| make(other))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What can't be removed is left to who cleans the temp dir.
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Looks for each service's COMMAND.

@@ -17,12 +17,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use syngate_gate::accept_queue::{Probe, Reader};
 use syngate_gate::listener::KeptListener;
 use syngate_gate::{Endpoint, Endpoints, Target, proxy_protocol};
 
-use crate::child::{Child, Spawner};
+use crate::child::{Child, Outcome, Spawner};
 use crate::command::{Command, FIRST_DESCRIPTOR};
 use crate::config::{Backend, BackendAddress, Pass, ServiceConfig};
 use crate::leftovers::DIR_VARIABLE;
@@ -203,6 +204,33 @@ impl Site {
                 .map_err(|occupied| occupied.to_string())?;
         }
         Ok(())
+    }
+
+    /// Runs a check as the generation would be started: the same placeholders, environment and descriptors.
+    ///
+    /// # Errors
+    /// It can't run.
+    pub(crate) async fn check(
+        self,
+        argv: &[String],
+        within: Duration,
+        spawner: &Spawner,
+    ) -> Result<Outcome, String> {
+        let cannot = |error: &dyn std::fmt::Display| format!("the check can't run: {error}");
+        let mut command = Command {
+            env: self.env.clone(),
+            ..Command::new(self.fill(argv))
+        };
+        for (name, kept) in &self.kept {
+            let copy = kept.as_fd().try_clone_to_owned();
+            let copy = copy.map_err(|error| cannot(&error))?;
+            command.listeners.push((name.clone(), copy));
+        }
+        let outcome = spawner.run_to_end(command, within).await;
+        if let Err(error) = self.directory.remove() {
+            tracing::warn!(%error, "what the check has left stays");
+        }
+        outcome.map_err(|error| cannot(&error))
     }
 
     /// Starts the generation's process. What it needs for its proof of readiness is made before.

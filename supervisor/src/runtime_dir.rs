@@ -212,6 +212,18 @@ pub struct GenerationDir {
 }
 
 impl GenerationDir {
+    /// One for a check, in `parent`: that of generation 0, which never runs. What an earlier check has left there goes.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub(crate) fn for_check(parent: &Path, service: &str) -> Result<Self, RuntimeDirError> {
+        let path = parent.join(format!("gen-{service}-0"));
+        GenerationDir { path: path.clone() }.remove()?;
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(system("make directory", &path))?;
+        Ok(GenerationDir { path })
+    }
+
     /// Its absolute path: `{dir}`, and the value of [`crate::leftovers::DIR_VARIABLE`].
     pub fn path(&self) -> &Path {
         &self.path

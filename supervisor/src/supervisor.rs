@@ -371,7 +371,8 @@ async fn check_all(cx: &Context) -> Result<(), StartError> {
         let service = config.name.clone();
         launch::find_program(config)
             .map_err(|why| StartError::System(format!("service {service}: {why}")))?;
-        let checked = check(config, &cx.spawner, cx.runtime_dir.path()).await;
+        let directory = cx.runtime_dir.path();
+        let checked = check(config, &cx.spawner, directory, directory).await;
         checked.map_err(|failed| StartError::Check {
             service,
             why: match failed.output {

@@ -160,3 +160,49 @@ fn a_path_that_can_get_too_long_is_seen_before() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn a_check_gets_what_the_generation_would() {
+    let spawner = crate::child::tests::spawner().await;
+    for (word, pass, looks) in [
+        (
+            "{fd}",
+            Pass::Fd,
+            "test -S /proc/self/fd/{fd} && test $SYNGATE_FD = {fd}",
+        ),
+        (
+            "{socket}",
+            Pass::None,
+            "test -d $(dirname {socket}) && test $SYNGATE_SOCKET = {socket}",
+        ),
+        (
+            "{port}",
+            Pass::None,
+            "test $SYNGATE_ADDR:$SYNGATE_PORT = {addr}:{port}",
+        ),
+    ] {
+        let config = config(&["server", word], &["web"], pass);
+        let parent = tempfile::tempdir().unwrap();
+        let directory = GenerationDir::for_check(parent.path(), "default").unwrap();
+        let places = Mutex::new(Places::new());
+        let site = Site::make(&config, 0, directory, &places, None)
+            .await
+            .unwrap();
+        let argv = ["sh", "-c", &format!("test -d $SYNGATE_DIR && {looks}")].map(str::to_owned);
+        let outcome = site
+            .check(&argv, Duration::from_secs(30), &spawner)
+            .await
+            .unwrap();
+        assert!(
+            outcome.end.success(),
+            "{word}: {} {}",
+            outcome.end,
+            outcome.output.text()
+        );
+        assert_eq!(
+            std::fs::read_dir(parent.path()).unwrap().count(),
+            0,
+            "it left something"
+        );
+    }
+}

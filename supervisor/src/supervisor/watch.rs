@@ -1,7 +1,7 @@
 //! What a service waits for: checks, queues, leases, holds and probes, each a task that tells the loop.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,8 +13,11 @@ use super::generation::answers;
 use super::service::Service;
 use crate::child::Spawner;
 use crate::command::Command;
-use crate::config::ServiceConfig;
+use crate::config::{Backend, ServiceConfig};
+
+use crate::launch::{Places, Site};
 use crate::rollout::Event;
+use crate::runtime_dir::GenerationDir;
 use crate::{drain, launch};
 
 /// A hold waits this long for the active endpoints' queues to become empty.
@@ -26,7 +29,7 @@ impl Service {
         let (messages, id) = (cx.messages.clone(), self.id);
         let (spawner, directory) = (cx.spawner.clone(), cx.runtime_dir.path().to_owned());
         let task = tokio::spawn(async move {
-            let result = check(&config, &spawner, &directory).await;
+            let result = check(&config, &spawner, &directory, &directory).await;
             let result = result.map_err(|CheckFailed { why, output }| {
                 if let Some(output) = output {
                     let _ = messages.send(Message::CheckSays(id, output));
@@ -118,22 +121,35 @@ impl From<String> for CheckFailed {
     }
 }
 
-/// Everything that can be known before a start, the configured check last.
+/// Everything that can be known before a start, the configured check last. That runs as generation 0 would: with a directory of its
+/// own in `scratch`, and places that nobody else has.
 ///
 /// # Errors
 /// It says no, or can't run.
 pub async fn check(
     config: &ServiceConfig,
     spawner: &Spawner,
-    directory: &Path,
+    runtime_dir: &Path,
+    scratch: &Path,
 ) -> Result<(), CheckFailed> {
-    launch::check(config, directory)?;
+    launch::check(config, runtime_dir)?;
     let Some(argv) = &config.check else {
         return Ok(());
     };
-    let command = Command::new(argv.clone());
-    let outcome = spawner.run_to_end(command, config.check_timeout).await;
-    let outcome = outcome.map_err(|error| format!("the check can't run: {error}"))?;
+    let outcome = match &config.backend {
+        Backend::Command { .. } => {
+            let directory = GenerationDir::for_check(scratch, &config.name)
+                .map_err(|error| error.to_string())?;
+            let places = Mutex::new(Places::new());
+            let site = Site::make(config, 0, directory, &places, None).await?;
+            site.check(argv, config.check_timeout, spawner).await?
+        }
+        Backend::Addresses(_) => {
+            let command = Command::new(argv.clone());
+            let outcome = spawner.run_to_end(command, config.check_timeout).await;
+            outcome.map_err(|error| format!("the check can't run: {error}"))?
+        }
+    };
     if outcome.end.success() {
         return Ok(());
     }
