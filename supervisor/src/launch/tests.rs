@@ -163,7 +163,7 @@ fn a_path_that_can_get_too_long_is_seen_before() {
 
 #[tokio::test]
 async fn a_check_gets_what_the_generation_would() {
-    let spawner = crate::child::tests::spawner().await;
+    let (spawner, _lock) = crate::child::tests::spawner().await;
     for (word, pass, looks) in [
         (
             "{fd}",
