@@ -47,10 +47,10 @@ enum Place {
 impl Worker {
     /// Accepts a few connections.
     pub(crate) fn accept(&mut self, index: u32) {
+        let Some(listener) = self.socket(index) else {
+            return;
+        };
         for _ in 0..ACCEPTS {
-            let Some(listener) = self.socket(index) else {
-                return;
-            };
             if listener.is_paused() {
                 return;
             }
@@ -246,12 +246,7 @@ impl Worker {
     }
 
     /// Whether the error leaves something to accept now.
-    fn accept_failed(
-        &mut self,
-        index: u32,
-        listener: &Arc<SharedListener>,
-        error: &io::Error,
-    ) -> bool {
+    fn accept_failed(&mut self, index: u32, listener: &SharedListener, error: &io::Error) -> bool {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
         let (label, wants) = classify(errno);
         listener.metrics.block(self.index).accept_errors[label].inc();
@@ -271,7 +266,7 @@ impl Worker {
         may
     }
 
-    fn pause(&mut self, index: u32, listener: &Arc<SharedListener>, pause: u8, why: &str) {
+    fn pause(&mut self, index: u32, listener: &SharedListener, pause: u8, why: &str) {
         let order = Ordering::SeqCst;
         if listener
             .paused

@@ -31,14 +31,17 @@ impl Worker {
             && listener.queue.len() > 0
             && !mem::replace(&mut listener.due, true)
         {
-            self.due.push(index);
+            self.due.push_back(index);
         }
     }
 
     /// Dispatches what may have somewhere to go.
     pub(crate) fn dispatch_due(&mut self) {
-        for index in mem::take(&mut self.due) {
-            self.dispatch(index);
+        // One that has used up its budget comes again in the next turn.
+        for _ in 0..self.due.len() {
+            if let Some(index) = self.due.pop_front() {
+                self.dispatch(index);
+            }
         }
     }
 

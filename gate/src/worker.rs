@@ -11,7 +11,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -116,7 +115,7 @@ pub(crate) struct Worker {
     /// Connections whose budget was used up.
     run: VecDeque<Token>,
     /// Listeners whose pending connections may have somewhere to go.
-    pub(crate) due: Vec<u32>,
+    pub(crate) due: VecDeque<u32>,
     /// Listeners whose queue has changed since [`Worker::tell`].
     pub(crate) changed: Vec<u32>,
     /// When a warning about limits may be said again.
@@ -148,7 +147,7 @@ impl Worker {
             adoptions: Vec::new(),
             slots: Slots::default(),
             run: VecDeque::new(),
-            due: Vec::new(),
+            due: VecDeque::new(),
             changed: Vec::new(),
             warn_again: Tick::default(),
             stopped: false,
@@ -228,7 +227,7 @@ impl Worker {
 
     /// What the others see of this worker.
     fn tell(&mut self) {
-        for index in mem::take(&mut self.changed) {
+        while let Some(index) = self.changed.pop() {
             if let Some(listener) = &mut self.listeners[index as usize] {
                 listener.changed = false;
             }
