@@ -12,6 +12,9 @@ const AGAIN: Duration = Duration::from_millis(5);
 /// A look may take this share of the time: one over many sockets is a long dump, on the supervisor's thread.
 const SHARE: u32 = 10;
 
+/// Between two looks, at most: one that took long because the machine did is no reason to let a drain wait.
+const AT_MOST: Duration = Duration::from_millis(100);
+
 /// Returns when the accept queues of all endpoints are empty and no handshake towards them is half done, seen twice. Endpoints
 /// of which nothing can be known count as empty. May be dropped at any moment.
 pub(crate) async fn emptied(generation: Arc<Generation>) {
@@ -27,8 +30,13 @@ pub(crate) async fn emptied(generation: Arc<Generation>) {
         if seen == 2 {
             return;
         }
-        tokio::time::sleep(AGAIN.max(began.elapsed() * SHARE)).await;
+        tokio::time::sleep(pause(began.elapsed())).await;
     }
+}
+
+/// How long to wait after a look that took this long.
+fn pause(look: Duration) -> Duration {
+    look.saturating_mul(SHARE).clamp(AGAIN, AT_MOST)
 }
 
 /// Connections that the kernel has taken on for the generation and that it hasn't accepted.
@@ -73,6 +81,15 @@ mod tests {
             listener.accept().unwrap();
         }
         emptied.await;
+    }
+
+    #[test]
+    fn the_pause_after_a_look_is_bounded_both_ways() {
+        let ms = Duration::from_millis;
+        for (look, expected) in [(0, 5), (1, 10), (9, 90), (11, 100), (60_000, 100)] {
+            assert_eq!(pause(ms(look)), ms(expected));
+        }
+        assert_eq!(pause(Duration::MAX), AT_MOST);
     }
 
     async fn poll(future: std::pin::Pin<&mut impl Future<Output = ()>>) -> Poll<()> {
