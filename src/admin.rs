@@ -11,7 +11,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -123,20 +123,38 @@ fn serve_within(
     metrics: Arc<Metrics>,
     health: Health,
 ) -> io::Result<Admin> {
+    let pages = Arc::new(Pages { metrics, health });
+    let (running, stopped) = oneshot::channel();
+    let (tell, opened) = mpsc::sync_channel(1);
+    // The thread makes its runtime itself: one that is of no use can't be dropped on the caller's.
+    let serve = move || {
+        let (opened, told) = match open(listener) {
+            Ok(opened) => (Some(opened), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        // Whoever started the thread waits for this.
+        let _ = tell.send(told);
+        if let Some((runtime, door)) = opened {
+            runtime.block_on(run(limits, door, pages, stopped));
+        }
+    };
+    let thread = thread::Builder::new()
+        .name("metrics".to_owned())
+        .spawn(serve)?;
+    opened.recv().map_err(io::Error::other)??;
+    Ok(Admin {
+        running: Some(running),
+        thread: Some(thread),
+    })
+}
+
+fn open(listener: net::TcpListener) -> io::Result<(Runtime, Door)> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .build()?;
     let door = Door::new(&runtime, listener)?;
-    let pages = Arc::new(Pages { metrics, health });
-    let (running, stopped) = oneshot::channel();
-    let thread = thread::Builder::new()
-        .name("metrics".to_owned())
-        .spawn(move || runtime.block_on(run(limits, door, pages, stopped)))?;
-    Ok(Admin {
-        running: Some(running),
-        thread: Some(thread),
-    })
+    Ok((runtime, door))
 }
 
 async fn run(

@@ -185,7 +185,8 @@ impl Loader {
                 _ => PathBuf::from("."),
             },
         };
-        let allowed = allowed_connections(self.facts.nofile, services);
+        let workers = options.workers.unwrap_or(self.facts.cores);
+        let allowed = allowed_connections(self.facts.nofile, workers.into(), services);
         if allowed < FEWEST_CONNECTIONS {
             return Err(StartError::Refused(format!(
                 "the limit of {} open descriptors leaves room for {allowed} connections, and fewer than {FEWEST_CONNECTIONS} aren't worth a start: raise it (ulimit -Hn, LimitNOFILE=, --ulimit nofile)",
@@ -205,7 +206,7 @@ impl Loader {
             control,
             runtime_dir,
             metrics: options.metrics.0,
-            workers: options.workers.unwrap_or(self.facts.cores).into(),
+            workers: workers.into(),
             max_connections: options.max_connections.unwrap_or(allowed),
             pending_max: options.pending_max,
             lame_duck: options.lame_duck,
@@ -244,6 +245,7 @@ fn read(path: &Path) -> Result<String, StartError> {
     std::fs::read_to_string(path).map_err(|error| {
         let what = match error.kind() {
             io::ErrorKind::InvalidData => "isn't UTF-8: save it as UTF-8".to_owned(),
+            io::ErrorKind::IsADirectory => "is a directory: name the file with --config".to_owned(),
             io::ErrorKind::NotFound => "doesn't exist: name another with --config".to_owned(),
             _ => format!(
                 "can't be read ({error}): let uid {} read it",
@@ -254,9 +256,13 @@ fn read(path: &Path) -> Result<String, StartError> {
     })
 }
 
+/// What the process needs for itself however low the limit is: logs, sockets, event queues, one reload, a scrape, a client of
+/// the control socket; and two event queues a worker.
+const OWN_DESCRIPTORS: u64 = 40;
+
 /// Two descriptors a client, less what else is open: a reserve for files and sockets of the process itself, the listeners,
 /// and their kept ones (ours, and a duplicate for the start of the next) for each generation that may live.
-fn allowed_connections(nofile: u64, services: &[ServiceConfig]) -> u64 {
+fn allowed_connections(nofile: u64, workers: u64, services: &[ServiceConfig]) -> u64 {
     let listeners: u64 = services
         .iter()
         .map(|service| {
@@ -267,7 +273,8 @@ fn allowed_connections(nofile: u64, services: &[ServiceConfig]) -> u64 {
             service.listeners.len() as u64 * (1 + kept)
         })
         .sum();
-    let reserve = (nofile / 4).min(128) + listeners;
+    let own = OWN_DESCRIPTORS + 2 * workers;
+    let reserve = (nofile / 4).min(128).max(own) + listeners;
     nofile.saturating_sub(reserve) / 2
 }
 
