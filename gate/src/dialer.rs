@@ -6,7 +6,7 @@
 //!   accept queue: it is read before each batch, and a batch fills it to at most `min(dispatch_concurrency, backlog / 2)`.
 //! - A worker takes an equal part of what is free, at least one connection.
 //! - The back-off belongs to the endpoint and counts failures of connect(2) alone: what happens to a connection afterwards is that
-//!   client's affair.
+//!   client's affair, and what the gate lacks for a socket is the gate's.
 
 use std::cell::Cell;
 use std::io;
@@ -38,6 +38,9 @@ const BACKOFF_MOST: Duration = Duration::from_millis(500);
 
 /// After every source address has run out of ports: each try costs a millisecond of CPU.
 const NO_PORT: Duration = Duration::from_secs(1);
+
+/// After a connect for which the gate had no descriptor or memory.
+const LACK: Duration = Duration::from_millis(100);
 
 /// Source addresses that are tried on loopback when the system's choice has no port left.
 const LOOPBACK_SOURCES: usize = 16;
@@ -251,6 +254,17 @@ impl Dialer {
         self.credit.set(0);
         let wait = match result {
             DispatchResult::Again => FULL,
+            DispatchResult::Error if is_lack(&error) => {
+                if now >= self.not_before.get() {
+                    let why = format!("{}: {error}", self.target);
+                    self.tell(|service, generation| Event::Lacks {
+                        service,
+                        generation,
+                        why,
+                    });
+                }
+                LACK
+            }
             // Several that were under way together count as one failure.
             _ if now < self.not_before.get() => return Failure { result, error },
             _ => {
@@ -318,6 +332,20 @@ impl Attempt {
                 .local_addr()
                 .is_ok_and(|own| own == self.dialer.address)
     }
+}
+
+/// Whether the gate itself, or the system, has run out of descriptors or memory: that says nothing about the endpoint.
+fn is_lack(error: &io::Error) -> bool {
+    let lacks = [
+        Errno::EMFILE,
+        Errno::ENFILE,
+        Errno::ENOBUFS,
+        Errno::ENOMEM,
+        Errno::ENOSPC, // epoll_ctl(2): too many watches of this user.
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| lacks.contains(&Errno::from_raw(errno)))
 }
 
 /// The source addresses towards an endpoint.

@@ -97,6 +97,15 @@ pub enum Event {
         /// Its address and the error.
         why: String,
     },
+    /// The gate has no descriptor or memory for a connect, whatever the endpoint may be; said again as long as that lasts.
+    Lacks {
+        /// Whose.
+        service: ServiceId,
+        /// Which.
+        generation: u64,
+        /// The endpoint's address and the error.
+        why: String,
+    },
     /// It answers again.
     Answers {
         /// Whose.
@@ -241,9 +250,19 @@ impl Gate {
         let Some(closing) = self.registry().listeners.remove(&listener) else {
             return;
         };
+        // From now on SYNs are dropped on purpose.
+        closing.tell_drops();
         self.all(Command::Close(listener)).await;
-        if let Some(service) = self.registry().services.get(&closing.service) {
-            service.remove_listener(closing.socket.name());
+        let registry = self.registry();
+        let name = closing.socket.name();
+        // One that has moved to another address goes on counting in the same series.
+        let moved = |other: &Arc<SharedListener>| {
+            other.service == closing.service && other.socket.name() == name
+        };
+        if let Some(service) = registry.services.get(&closing.service)
+            && !registry.listeners.values().any(moved)
+        {
+            service.remove_listener(name);
         }
     }
 
@@ -334,10 +353,24 @@ impl Gate {
     pub fn sample(&self) {
         let listeners: Vec<_> = self.registry().listeners.values().cloned().collect();
         let mut reader = Reader::new();
+        let mut queues: Vec<(Arc<syngate_metrics::Listener>, u64)> = Vec::new();
         for listener in listeners {
-            if let Some((backlog, drops)) = kernel(&listener, &mut reader) {
-                listener.metrics.set_kernel(backlog, drops);
+            listener.tell_drops();
+            let Ok(queue) = listener.socket.queue(&mut reader) else {
+                continue;
+            };
+            let backlog = u64::from(queue.len);
+            // Several sockets may bear one name.
+            match queues
+                .iter_mut()
+                .find(|(metrics, _)| Arc::ptr_eq(metrics, &listener.metrics))
+            {
+                Some((_, sum)) => *sum += backlog,
+                None => queues.push((Arc::clone(&listener.metrics), backlog)),
             }
+        }
+        for (metrics, backlog) in queues {
+            metrics.set_backlog(backlog);
         }
     }
 

@@ -133,6 +133,8 @@ pub(crate) struct SharedListener {
     pub(crate) paused: AtomicU8,
     /// How long the last pause for an error was, in milliseconds.
     pub(crate) error_pause: AtomicU32,
+    /// The kernel's count of what it has dropped here, as far as the metrics know it.
+    drops: AtomicU64,
 }
 
 /// Values of [`SharedListener::paused`].
@@ -161,6 +163,15 @@ impl SharedListener {
             pending: AtomicU64::new(0),
             paused: AtomicU8::new(Pause::NONE),
             error_pause: AtomicU32::new(0),
+            drops: AtomicU64::new(0),
+        }
+    }
+
+    /// Tells the metrics what the kernel has dropped since the last time.
+    pub(crate) fn tell_drops(&self) {
+        if let Ok(drops) = self.socket.drops() {
+            let told = self.drops.fetch_max(drops, Ordering::Relaxed);
+            self.metrics.add_drops(drops.saturating_sub(told));
         }
     }
 

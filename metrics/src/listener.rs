@@ -42,11 +42,15 @@ impl Listener {
         &self.blocks[worker]
     }
 
-    /// What the kernel says now: connections in the accept queue (tcpi_unacked of TCP_INFO), and SYNs and connections dropped
-    /// since the socket was made (SK_MEMINFO_DROPS of SO_MEMINFO). `drops` never falls here.
-    pub fn set_kernel(&self, backlog: u64, drops: u64) {
+    /// What the kernel says now: connections in the accept queue (tcpi_unacked of TCP_INFO), of all sockets of this name.
+    pub fn set_backlog(&self, backlog: u64) {
         self.backlog.store(backlog, Relaxed);
-        self.drops.fetch_max(drops, Relaxed);
+    }
+
+    /// SYNs and connections that the kernel has dropped at one of its sockets since the last call (SK_MEMINFO_DROPS of
+    /// SO_MEMINFO counts them since the socket was made).
+    pub fn add_drops(&self, drops: u64) {
+        self.drops.fetch_add(drops, Relaxed);
     }
 
     fn totals(&self) -> ListenerTotals {

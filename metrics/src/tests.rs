@@ -181,7 +181,8 @@ fn a_scrape_sums_the_workers() {
     }
     listener.block(0).open[ConnectionState::Relaying].dec();
     listener.block(0).open[ConnectionState::Relaying].dec();
-    listener.set_kernel(7, 3);
+    listener.set_backlog(7);
+    listener.add_drops(3);
 
     let samples = scrape(&metrics);
     let of_listener = |name, label, word| {
@@ -232,7 +233,8 @@ fn a_removed_listeners_connections_are_counted_on() {
     let listener = service.listener("l0");
     listener.block(0).accepted.add(2);
     listener.block(0).open[ConnectionState::Relaying].inc();
-    listener.set_kernel(9, 4);
+    listener.set_backlog(9);
+    listener.add_drops(4);
     service.remove_listener("l0");
     listener.block(0).open[ConnectionState::Relaying].dec();
     listener.block(0).closed[CloseReason::Eof].inc();

@@ -27,9 +27,7 @@ const KEEPALIVE_MOST: Duration = Duration::from_secs(32_767);
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Somebody else has the address.
-    #[error(
-        "{address} is in use by another process: `{find}` names it; stop it or listen elsewhere"
-    )]
+    #[error("{address} is in use: `{find}` names who has it; stop it or listen elsewhere")]
     InUse {
         /// What was asked for.
         address: Address,
