@@ -124,7 +124,12 @@ async fn serve(
     let runtime_dir = RuntimeDir::open(&process.runtime_dir).map_err(directory_refused)?;
     let control = control::bind(&process.control).map_err(control_refused)?;
     let metrics_listener = process.metrics.map(bind_metrics).transpose()?;
-    announce(process, metrics_listener.as_ref());
+    let metrics_address = metrics_listener
+        .as_ref()
+        .map(TcpListener::local_addr)
+        .transpose()
+        .map_err(refused("the metrics' address is unknown"))?;
+    announce(process, metrics_address);
     for warning in &loaded.warnings {
         warn!("{warning}");
     }
@@ -145,6 +150,7 @@ async fn serve(
         gate,
         gate_events,
         metrics: Arc::clone(&metrics),
+        metrics_address,
         config: config.clone(),
         load: reload(loader, loaded),
         runtime_dir,
@@ -201,7 +207,7 @@ fn reload(loader: Loader, start: Loaded) -> Load {
 }
 
 /// The first lines of the log.
-fn announce(process: &ProcessConfig, metrics: Option<&TcpListener>) {
+fn announce(process: &ProcessConfig, metrics: Option<SocketAddr>) {
     info!(
         version = VERSION,
         pid = std::process::id(),
@@ -218,9 +224,9 @@ fn announce(process: &ProcessConfig, metrics: Option<&TcpListener>) {
         runtime_dir = %process.runtime_dir.display(),
         "places"
     );
-    match metrics.map(TcpListener::local_addr) {
-        Some(Ok(address)) => info!("metrics are at http://{address}/metrics"),
-        Some(Err(_)) | None => info!("metrics are off"),
+    match metrics {
+        Some(address) => info!("metrics are at http://{address}/metrics"),
+        None => info!("metrics are off"),
     }
 }
 

@@ -25,6 +25,9 @@ pub const KEPT: usize = 64 * 1024;
 /// Bytes of a line that reach the log.
 const LINE: usize = 4 * 1024;
 
+/// Characters of a line that is told in a sentence.
+const QUOTED: usize = 400;
+
 /// Lines that wait for the log.
 const QUEUE: usize = 1024;
 
@@ -55,14 +58,14 @@ impl Output {
         }
     }
 
-    /// The last `count` lines that aren't blank, the oldest first.
+    /// The last `count` lines that aren't blank, the oldest first, each short enough for a sentence.
     pub fn last_lines(&self, count: usize) -> Vec<String> {
         let (text, _) = self.kept();
         let lines = text
             .lines()
             .map(str::trim_end)
             .filter(|line| !line.is_empty());
-        let mut last: Vec<String> = lines.rev().take(count).map(str::to_owned).collect();
+        let mut last: Vec<String> = lines.rev().take(count).map(quoted).collect();
         last.reverse();
         last
     }
@@ -80,6 +83,15 @@ impl Output {
         ring.bytes.drain(..surplus);
         ring.cut += surplus as u64;
     }
+}
+
+/// A line, or its beginning.
+fn quoted(line: &str) -> String {
+    let mut head: String = line.chars().take(QUOTED).collect();
+    if head.len() < line.len() {
+        head.push_str(" ...");
+    }
+    head
 }
 
 /// Whose lines these are, in the log.
@@ -276,7 +288,9 @@ mod tests {
         );
         assert!(text.ends_with("xxx\n\nlast\n"));
         assert_eq!(output.last_lines(1), ["last"]);
-        assert_eq!(output.last_lines(9).len(), 2, "blank lines don't count");
+        let all = output.last_lines(9);
+        assert_eq!(all.len(), 2, "blank lines don't count");
+        assert_eq!(all[0], format!("{} ...", "x".repeat(QUOTED)));
     }
 
     #[test]

@@ -121,6 +121,16 @@ impl Rollout {
         }
     }
 
+    /// Numbers its generations after this one: no number is used twice for a service's name.
+    pub fn count_from(&mut self, last: u64) {
+        self.last_number = self.last_number.max(last);
+    }
+
+    /// The number of the latest generation, 0 if there was none.
+    pub fn last_number(&self) -> u64 {
+        self.last_number
+    }
+
     /// Takes up an event, and what became due until `now`.
     pub fn handle(&mut self, now: Time, event: Event) -> Vec<Action> {
         self.now = now;
@@ -173,6 +183,11 @@ impl Rollout {
     /// The active generation.
     pub fn active(&self) -> Option<u64> {
         self.active
+    }
+
+    /// What is active, or is to be as soon as its start succeeds.
+    pub fn wanted(&self) -> Option<&Arc<ServiceConfig>> {
+        self.recovery.wanted.as_ref()
     }
 
     /// Whether an operator holds the service.
@@ -229,7 +244,8 @@ impl Rollout {
             None if self.recovery.wanted.is_some() => {
                 "nothing serves: connections are held until a new start succeeds".to_owned()
             }
-            None => "nothing serves: connections are held".to_owned(),
+            // It never came to open a port.
+            None => "nothing serves, and its ports are closed".to_owned(),
         }
     }
 

@@ -8,6 +8,7 @@ mod calls;
 mod context;
 mod generation;
 mod health;
+mod hear;
 mod listeners;
 mod requests;
 mod service;
@@ -16,11 +17,12 @@ mod stop;
 mod watch;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syngate_gate::{Event as GateEvent, Gate, ServiceId};
+use syngate_gate::{Event as GateEvent, Gate};
 use syngate_metrics::Metrics;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -53,6 +55,8 @@ pub struct Parts {
     pub gate_events: mpsc::UnboundedReceiver<GateEvent>,
     /// Where everything is counted.
     pub metrics: Arc<Metrics>,
+    /// Where that is served, as bound.
+    pub metrics_address: Option<SocketAddr>,
     /// As read at the start.
     pub config: Config,
     /// Reads it again.
@@ -103,6 +107,7 @@ pub struct Supervisor {
     messages: mpsc::UnboundedReceiver<Message>,
     gate_events: mpsc::UnboundedReceiver<GateEvent>,
     metrics: Arc<Metrics>,
+    metrics_address: Option<SocketAddr>,
     manager: Manager,
     /// The manager has been told of a reload that isn't over.
     reloading: bool,
@@ -110,6 +115,10 @@ pub struct Supervisor {
     version: &'static str,
     stop: Option<Stop>,
     turns: Vec<(u64, Instant)>,
+    /// Of removed services: the number of the last generation, for one that comes back with the name.
+    numbers: HashMap<String, u64>,
+    /// When the log last said that the gate lacks descriptors.
+    lack_told: Option<Instant>,
 }
 
 impl Supervisor {
@@ -136,6 +145,7 @@ impl Supervisor {
             board: Arc::clone(&asked.board),
             origin: now,
             clean_up: TaskTracker::new(),
+            closing: TaskTracker::new(),
             stopping: false,
         };
         let supervisor = Supervisor {
@@ -145,12 +155,15 @@ impl Supervisor {
             messages,
             gate_events: parts.gate_events,
             metrics: parts.metrics,
+            metrics_address: parts.metrics_address,
             manager: parts.manager,
             reloading: false,
             told_ready: false,
             version: parts.version,
             stop: None,
             turns: vec![(0, now); workers],
+            numbers: HashMap::new(),
+            lack_told: None,
         };
         (supervisor, handle)
     }
@@ -205,7 +218,7 @@ impl Supervisor {
             }
         }
         for config in self.cx.config.services.clone() {
-            self.add(config).await;
+            self.add(config, false).await;
         }
         for service in &mut self.services {
             let config = Arc::clone(service.rollout.config());
@@ -223,10 +236,14 @@ impl Supervisor {
         Ok(true)
     }
 
-    async fn add(&mut self, config: ServiceConfig) {
+    /// `late`: it came with a reload.
+    async fn add(&mut self, config: ServiceConfig, late: bool) {
         let metrics = self.metrics.service(&config.name);
-        self.services
-            .push(Service::new(&self.cx, metrics, config).await);
+        let last = self.numbers.get(&config.name).copied().unwrap_or_default();
+        let mut service = Service::new(&self.cx, metrics, config).await;
+        service.rollout.count_from(last);
+        service.late = late;
+        self.services.push(service);
     }
 
     /// The next moment at which a rollout wants to be called.
@@ -293,46 +310,15 @@ impl Supervisor {
                     service.feed(&mut self.cx, Event::Emptied).await;
                 }
             }
+            Message::Open(id, run, config) => {
+                let service = self.services.iter_mut().find(|service| service.id == id);
+                if let Some(service) = service.filter(|service| service.rollout.opens(run)) {
+                    service.try_open(&mut self.cx, run, config).await;
+                }
+            }
             Message::Close => self.close().await,
         }
         self.drop_removed().await;
-    }
-
-    fn hear(&mut self, event: &GateEvent) {
-        let find = |id: &ServiceId| self.services.iter().find(|service| service.id == *id);
-        match event {
-            GateEvent::Released {
-                service,
-                generation,
-            } => {
-                if let Some(service) = find(service) {
-                    service.released(&self.cx, *generation);
-                }
-            }
-            GateEvent::Refused {
-                service,
-                generation,
-                why,
-            } => {
-                let name = find(service).map(|service| service.name.as_str());
-                tracing::warn!(
-                    service = name,
-                    generation,
-                    "an endpoint takes no connection: {why}; its connections wait"
-                );
-            }
-            GateEvent::Answers {
-                service,
-                generation,
-            } => {
-                let name = find(service).map(|service| service.name.as_str());
-                tracing::info!(
-                    service = name,
-                    generation,
-                    "the endpoint takes connections again"
-                );
-            }
-        }
     }
 
     async fn take(&mut self, ask: Ask) {
@@ -360,7 +346,9 @@ impl Supervisor {
         for service in gone {
             self.cx.board.forget(service.id);
             self.cx.gate.remove_service(service.id).await;
-            self.metrics.remove_service(&service.name);
+            if !self.services.iter().any(|other| other.name == service.name) {
+                self.metrics.remove_service(&service.name);
+            }
             tracing::info!(service = service.name, "the service has ended");
         }
     }

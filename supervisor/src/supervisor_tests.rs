@@ -128,6 +128,7 @@ impl Fixture {
             gate,
             gate_events,
             metrics,
+            metrics_address: Some(([127, 0, 0, 1], 9).into()),
             config,
             load: Box::new(move || Ok(reader.lock().unwrap().clone())),
             runtime_dir: RuntimeDir::open(directory.path()).unwrap(),

@@ -110,15 +110,10 @@ impl Rollout {
             }
             Life::Draining(Drain::Delay(_)) => self.watch_queue(number),
             Life::Draining(Drain::Queue(until)) => {
-                let message =
-                    format!("generation {number} has left connections in its accept queue");
-                self.step(Some(number), "draining", message);
+                self.act(Action::LeaveQueue(number));
                 self.signal_drain(number, until);
             }
             Life::Draining(Drain::Leases(_)) => {
-                let message =
-                    format!("generation {number} isn't drained in time: what it has left is reset");
-                self.step(Some(number), "draining", message);
                 self.act(Action::Reset(number));
                 self.stop(number, false);
             }

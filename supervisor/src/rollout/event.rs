@@ -174,7 +174,9 @@ pub enum Action {
     WatchQueue(u64),
     /// Say when it has no lease.
     WatchLeases(u64),
-    /// Reset its connections.
+    /// Its drain's time is up before its accept queues were seen empty: tell everybody what is in them, if anything.
+    LeaveQueue(u64),
+    /// Its drain's time is up: reset its connections and tell everybody how many, if there are any.
     Reset(u64),
     /// Signal its process, or give up a start that hasn't come so far.
     Signal(u64, Signal),

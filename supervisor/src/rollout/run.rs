@@ -156,6 +156,12 @@ impl Rollout {
         }
     }
 
+    /// Whether this run still waits for its listeners.
+    pub fn opens(&self, number: u64) -> bool {
+        let run = self.run.as_ref().filter(|run| run.number == number);
+        run.is_some_and(|run| matches!(run.phase, Phase::Opening(_)))
+    }
+
     fn open(&mut self, number: u64, config: Arc<ServiceConfig>) {
         self.set_phase(Phase::Opening(Arc::clone(&config)));
         self.act(Action::Open(number, config));

@@ -14,7 +14,7 @@ use super::calls::Calls;
 use super::generation::Started;
 use crate::board::Board;
 use crate::child::Spawner;
-use crate::config::Config;
+use crate::config::{Config, ServiceConfig};
 use crate::launch::Places;
 use crate::protocol::Line;
 use crate::rollout::{Caller, Event, Time};
@@ -37,6 +37,8 @@ pub(super) enum Message {
     Gone(Caller),
     /// The public listeners of a service that ends are closed, and nothing of it is pending.
     Emptied(ServiceId),
+    /// Bind the listeners of a run again: an address may be free by now.
+    Open(ServiceId, u64, Arc<ServiceConfig>),
     /// `lame_duck` has passed.
     Close,
 }
@@ -59,6 +61,8 @@ pub(super) struct Context {
     pub(super) origin: Instant,
     /// Clean-up of generations that have ended: waited for at the end.
     pub(super) clean_up: TaskTracker,
+    /// Public listeners that are being closed: their addresses are free in a moment.
+    pub(super) closing: TaskTracker,
     /// The gate stops.
     pub(super) stopping: bool,
 }

@@ -85,7 +85,7 @@ impl Report {
 
     fn not_ready(&self, error: NotReady) {
         let why = match error {
-            NotReady::InTime { within, why } => format!("{why} (for {within:?})"),
+            NotReady::InTime { within, why } => format!("{why} (for {:.1}s)", within.as_secs_f64()),
             other => other.to_string(),
         };
         self.event(Event::NotReady(self.number, why));

@@ -12,9 +12,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::context::{Context, Message};
 use super::service::Service;
 use crate::config::{ListenerConfig, ServiceConfig};
+use crate::rollout::Event;
 
 /// How often a service that ends looks whether anything is pending.
 const PENDING_AGAIN: Duration = Duration::from_millis(10);
+
+/// How soon a bind is tried again that a listener on its way out stands in the way of; that takes a second at most.
+const BIND_AGAIN: Duration = Duration::from_millis(10);
 
 /// A public listener that accepts.
 pub(super) struct Open {
@@ -39,6 +43,28 @@ impl Service {
         Ok(())
     }
 
+    /// Binds what is new for a run. An address that a listener on its way out still has is waited for.
+    pub(super) async fn try_open(
+        &mut self,
+        cx: &mut Context,
+        run: u64,
+        config: Arc<ServiceConfig>,
+    ) {
+        let result = self.bind(cx, &config);
+        if result.is_err() && !cx.closing.is_empty() {
+            let (messages, id) = (cx.messages.clone(), self.id);
+            tokio::spawn(async move {
+                sleep(BIND_AGAIN).await;
+                let _ = messages.send(Message::Open(id, run, config));
+            });
+            return;
+        }
+        if result.is_ok() {
+            cx.gate.apply(self.id, config.gate.clone()).await;
+        }
+        cx.event(self.id, Event::Opened(run, result));
+    }
+
     /// What is bound begins to accept.
     pub(super) async fn open(&mut self, cx: &Context) {
         for (config, socket) in std::mem::take(&mut self.bound) {
@@ -54,16 +80,39 @@ impl Service {
         }
     }
 
+    /// A run has ended: what it opened and doesn't need is closed, or what isn't needed any more. A failed one whose start is
+    /// tried again needs its listeners: their clients wait.
+    pub(super) async fn keep_wanted(&mut self, cx: &Context, success: bool) {
+        let in_force = Arc::clone(self.rollout.config());
+        let wanted = self.rollout.wanted().cloned();
+        let is_wanted = |listener: &ListenerConfig| {
+            wanted
+                .as_ref()
+                .is_some_and(|wanted| wanted.listeners.contains(listener))
+        };
+        self.bound.retain(|(listener, _)| is_wanted(listener));
+        self.open(cx).await;
+        let opened = std::mem::take(&mut self.opened);
+        let stays = |open: &Open| match success {
+            true => in_force.listeners.contains(&open.config),
+            false => !opened.contains(&open.config) || is_wanted(&open.config),
+        };
+        let closing: Vec<Open> = self.listeners.extract_if(.., |open| !stays(open)).collect();
+        close(cx, closing);
+    }
+
     /// Closes the public listeners, waits until nothing is pending or `end`, and says so.
     pub(super) fn empty(&mut self, cx: &Context, end: Option<Instant>) {
         let (gate, messages, id) = (Arc::clone(&cx.gate), cx.messages.clone(), self.id);
         let listeners: Vec<ListenerId> = self.listeners.drain(..).map(|open| open.id).collect();
         let metrics = Arc::clone(&self.metrics);
+        let closing = cx.closing.token();
         tokio::spawn(async move {
             let empty = async {
                 for listener in listeners {
                     gate.close(listener).await;
                 }
+                drop(closing);
                 while [Greeting, Pending, Connecting]
                     .into_iter()
                     .any(|state| metrics.open(state) > 0)
@@ -81,9 +130,9 @@ impl Service {
 }
 
 /// Closes listeners beside whatever else goes on.
-pub(super) fn close(cx: &Context, listeners: Vec<Open>) {
+fn close(cx: &Context, listeners: Vec<Open>) {
     let gate = Arc::clone(&cx.gate);
-    tokio::spawn(async move {
+    cx.closing.spawn(async move {
         for open in listeners {
             gate.close(open.id).await;
         }

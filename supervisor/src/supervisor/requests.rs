@@ -4,6 +4,8 @@ use tokio::sync::mpsc;
 
 use super::Supervisor;
 use super::calls::done;
+use super::service::Service;
+use crate::config::ServiceConfig;
 use crate::protocol::{Line, Request};
 use crate::rollout::{self, Event};
 
@@ -56,6 +58,7 @@ impl Supervisor {
             Err(why) => done(&lines, rollout::exit::FAILED, why),
             Ok(index) => {
                 let service = &mut self.services[index];
+                service.asked();
                 let caller = self.cx.call(lines, vec![service.name.clone()]);
                 service
                     .feed(&mut self.cx, Event::Request(caller, request))
@@ -77,10 +80,12 @@ impl Supervisor {
                 names()
             )),
             Some(name) => {
+                let named = |service: &Service| service.name == name;
                 let found = self
                     .services
                     .iter()
-                    .position(|service| service.name == name);
+                    .position(|service| named(service) && !service.removed)
+                    .or_else(|| self.services.iter().position(named));
                 found.ok_or_else(|| format!("there is no service {name}: there are {}", names()))
             }
         }
@@ -88,40 +93,10 @@ impl Supervisor {
 
     /// A run in each service; those that are new in the file come, those that aren't in it any more go.
     async fn reload_all(&mut self, drained: bool, lines: mpsc::Sender<Line>) {
-        let config = match self.cx.load() {
-            Ok(config) => config,
-            Err(why) => {
-                let message = format!("reload failed: {why}; what served before serves");
-                tracing::warn!("{message}");
-                return done(&lines, rollout::exit::FAILED, message);
-            }
-        };
-        for service in &mut self.services {
-            let stays = config
-                .services
-                .iter()
-                .any(|other| other.name == service.name);
-            if !stays && !service.removed {
-                service.removed = true;
-                let timeout = service.rollout.config().drain_timeout;
-                let until = timeout.map(|timeout| self.cx.now() + timeout);
-                let grace = service.rollout.config().stop_timeout;
-                service.empty(&self.cx, until.map(|until| self.cx.origin + until));
-                service
-                    .feed(&mut self.cx, Event::Shutdown { until, grace })
-                    .await;
-            }
+        // A file that can't be read changes no service; the runs come to the same answer, and each says so in its own name.
+        if let Ok(config) = self.cx.load() {
+            self.follow(config.services).await;
         }
-        for wanted in &config.services {
-            if !self
-                .services
-                .iter()
-                .any(|service| service.name == wanted.name)
-            {
-                self.add(wanted.clone()).await;
-            }
-        }
-        self.cx.config.services = config.services;
         let going_on = self.services.iter().filter(|service| !service.removed);
         let names = going_on.map(|service| service.name.clone()).collect();
         let caller = self.cx.call(lines, names);
@@ -131,5 +106,33 @@ impl Supervisor {
                 .feed(&mut self.cx, Event::Request(caller, request.clone()))
                 .await;
         }
+    }
+
+    /// Ends the services that aren't wanted any more, and adds those that are new.
+    async fn follow(&mut self, wanted: Vec<ServiceConfig>) {
+        for service in &mut self.services {
+            let stays = wanted.iter().any(|other| other.name == service.name);
+            if !stays && !service.removed {
+                service.removed = true;
+                self.numbers
+                    .insert(service.name.clone(), service.rollout.last_number());
+                let timeout = service.rollout.config().drain_timeout;
+                let until = timeout.map(|timeout| self.cx.now() + timeout);
+                let grace = service.rollout.config().stop_timeout;
+                service.empty(&self.cx, until.map(|until| self.cx.origin + until));
+                service
+                    .feed(&mut self.cx, Event::Shutdown { until, grace })
+                    .await;
+            }
+        }
+        for config in &wanted {
+            let here = |service: &Service| service.name == config.name && !service.removed;
+            if !self.services.iter().any(here) {
+                // An older one of the name may still drain: what it counts from now on is nobody's.
+                self.metrics.remove_service(&config.name);
+                self.add(config.clone(), true).await;
+            }
+        }
+        self.cx.config.services = wanted;
     }
 }

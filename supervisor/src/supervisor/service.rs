@@ -6,17 +6,17 @@ use std::sync::Arc;
 use nix::sys::signal::Signal;
 use syngate_gate::listener::Listener;
 use syngate_gate::{Endpoints, Generation, ServiceId};
-use syngate_metrics::{CloseReason, GenerationState as Gauge, ReloadOutcome, ReloadPhase};
+use syngate_metrics::{GenerationState as Gauge, ReloadOutcome, ReloadPhase};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::context::{Context, wall_clock};
 use super::generation::Live;
-use super::listeners::{Open, close};
+use super::listeners::Open;
 use crate::config::{Backend, BackendAddress, ListenerConfig, ServiceConfig};
 use crate::protocol::{GenerationState, LastReload, Step};
-use crate::rollout::{Action, Event, Rollout, Source};
+use crate::rollout::{Action, Event, Rollout, Source, Time};
 
 /// The addresses that `activate` put in place of the file's backend, until the file says something new.
 struct Activated {
@@ -37,6 +37,8 @@ pub(super) struct Service {
     pub(super) served: bool,
     /// Since when it has none.
     pub(super) idle_since: Instant,
+    /// It came with a reload: until it serves, the gate is as ready as without it.
+    pub(super) late: bool,
     /// It isn't in the configuration any more.
     pub(super) removed: bool,
     pub(super) lives: BTreeMap<u64, Live>,
@@ -46,6 +48,7 @@ pub(super) struct Service {
     pub(super) opened: Vec<ListenerConfig>,
     activated: Option<Activated>,
     pub(super) active: watch::Sender<Option<Arc<Generation>>>,
+    /// When the run began that goes on or was the last, or somebody asked for something since.
     run_began: Instant,
     pub(super) check_began: Instant,
     pub(super) check: Option<AbortOnDropHandle<()>>,
@@ -73,6 +76,7 @@ impl Service {
             begun: false,
             served: false,
             idle_since: now,
+            late: false,
             removed: false,
             lives: BTreeMap::new(),
             bound: Vec::new(),
@@ -86,6 +90,13 @@ impl Service {
             probe: None,
             retired: 0,
             failed: 0,
+        }
+    }
+
+    /// Somebody asks for something: what follows, unless it belongs to a run that goes on, is told as so long after this.
+    pub(super) fn asked(&mut self) {
+        if !self.rollout.reloading() {
+            self.run_began = Instant::now();
         }
     }
 
@@ -128,13 +139,7 @@ impl Service {
             }
             Action::Check(run, config) => self.begin_check(cx, run, config),
             Action::CancelCheck => self.check = None,
-            Action::Open(run, config) => {
-                let result = self.bind(cx, &config);
-                if result.is_ok() {
-                    cx.gate.apply(self.id, config.gate.clone()).await;
-                }
-                cx.event(self.id, Event::Opened(run, result));
-            }
+            Action::Open(run, config) => self.try_open(cx, run, config).await,
             Action::Start {
                 generation,
                 config,
@@ -153,17 +158,8 @@ impl Service {
                 }
                 self.released(cx, number);
             }
-            Action::Reset(number) => {
-                let reason = if cx.stopping {
-                    CloseReason::Shutdown
-                } else {
-                    CloseReason::DrainTimeout
-                };
-                let live = self.lives.get(&number).and_then(|live| live.gate.as_ref());
-                let connections = live.map_or(0, |generation| generation.leases());
-                tracing::warn!(service = self.name, generation = number, connections, %reason, "resetting what is left");
-                cx.gate.reset(self.id, number, reason).await;
-            }
+            Action::LeaveQueue(number) => self.leave_queue(cx, number),
+            Action::Reset(number) => self.reset(cx, number).await,
             Action::Signal(number, signal) => self.signal(number, signal),
             Action::Kill(number) => self.signal(number, Signal::SIGKILL),
             Action::Forget(number) => self.forget(cx, number),
@@ -180,8 +176,10 @@ impl Service {
                 message,
             } => self.step(cx, generation, step, message),
             Action::Finished {
-                outcome, message, ..
-            } => self.finished(cx, outcome, message),
+                outcome,
+                message,
+                began,
+            } => self.finished(cx, outcome, message, began).await,
             Action::Retrying => self.metrics.reload_finished(ReloadOutcome::Retried),
             Action::Restarting => self.metrics.backend_restarted(),
             Action::Answer(caller, exit, message) => {
@@ -312,17 +310,12 @@ impl Service {
         live.forget(cx, &listeners);
     }
 
-    pub(super) fn step(
-        &mut self,
-        cx: &Context,
-        generation: Option<u64>,
-        step: &str,
-        message: String,
-    ) {
-        let number = generation.map(tracing::field::display);
+    pub(super) fn step(&self, cx: &Context, generation: Option<u64>, step: &str, message: String) {
         match step {
-            "failed" => tracing::warn!(service = self.name, generation = number, step, "{message}"),
-            _ => tracing::info!(service = self.name, generation = number, step, "{message}"),
+            "failed" | "reset" => {
+                tracing::warn!(service = self.name, generation, step, "{message}");
+            }
+            _ => tracing::info!(service = self.name, generation, step, "{message}"),
         }
         cx.calls.tell(&Step {
             at: wall_clock(),
@@ -334,24 +327,22 @@ impl Service {
         });
     }
 
-    /// A run has ended: what it opened and doesn't need is closed, or what isn't needed any more.
-    fn finished(&mut self, cx: &Context, outcome: ReloadOutcome, message: String) {
+    async fn finished(
+        &mut self,
+        cx: &Context,
+        outcome: ReloadOutcome,
+        message: String,
+        began: Time,
+    ) {
         self.metrics.reload_finished(outcome);
         self.begun = true;
-        self.bound.clear();
-        let opened = std::mem::take(&mut self.opened);
-        let config = Arc::clone(self.rollout.config());
-        let stays = |open: &Open| match outcome {
-            ReloadOutcome::Success => config.listeners.contains(&open.config),
-            _ => !opened.contains(&open.config),
-        };
-        let closing: Vec<Open> = self.listeners.extract_if(.., |open| !stays(open)).collect();
-        close(cx, closing);
+        self.keep_wanted(cx, outcome == ReloadOutcome::Success)
+            .await;
         self.last_reload = Some(LastReload {
             outcome: outcome.to_string(),
             message,
             at: wall_clock(),
-            seconds: self.run_began.elapsed().as_secs_f64(),
+            seconds: cx.now().saturating_sub(began).as_secs_f64(),
         });
     }
 
@@ -391,13 +382,14 @@ impl Service {
         let patience = self.rollout.config().gate.pending_timeout / 2;
         let name = &self.name;
         if !self.served {
-            return (!self.removed).then(|| format!("{name} hasn't had an active generation yet"));
+            return (!self.removed && !self.late)
+                .then(|| format!("{name} hasn't had an active generation yet"));
         }
         let idle = self.rollout.active().is_none() && self.idle_since.elapsed() >= patience;
         idle.then(|| {
             format!(
-                "{name} has had no active generation for {:?}",
-                self.idle_since.elapsed()
+                "{name} has had no active generation for {:.1}s",
+                self.idle_since.elapsed().as_secs_f64()
             )
         })
     }

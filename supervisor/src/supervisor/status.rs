@@ -19,8 +19,8 @@ impl Supervisor {
             version: self.version.to_owned(),
             pid: std::process::id(),
             uptime_seconds: self.cx.now().as_secs_f64(),
-            metrics: process
-                .metrics
+            metrics: self
+                .metrics_address
                 .map(|address| format!("http://{address}/metrics")),
             ready: ready.is_ok(),
             not_ready: ready.err(),
@@ -41,7 +41,7 @@ impl Supervisor {
             let live = service.lives.get(&generation.number())?;
             let connections = live.gate.as_ref().map_or(0, |gate| gate.leases());
             let waits_for = generation.waits_for().map(|waits| match waits {
-                "connections" => format!("{connections} connections"),
+                "connections" => how_many(connections),
                 other => other.to_owned(),
             });
             Some(GenerationStatus {
@@ -101,6 +101,14 @@ impl Supervisor {
                 .filter(|one| generation.is_none() || one.generation == generation);
             let _ = answer.send(Ok(wanted.map(connection).collect()));
         });
+    }
+}
+
+/// A count of connections, in words.
+pub(super) fn how_many(connections: u64) -> String {
+    match connections {
+        1 => "1 connection".to_owned(),
+        _ => format!("{connections} connections"),
     }
 }
 

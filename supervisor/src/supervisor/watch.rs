@@ -1,16 +1,20 @@
-//! What a service waits for: checks, queues, leases, holds and probes, each a task that tells the loop.
+//! What a service waits for: checks, queues, leases, holds and probes, each a task that tells the loop; and what is done where it
+//! has waited in vain.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use syngate_gate::accept_queue::Reader;
+use syngate_metrics::CloseReason;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::context::{Context, Message};
 use super::generation::answers;
 use super::service::Service;
+use super::status::how_many;
 use crate::child::Spawner;
 use crate::command::Command;
 use crate::config::{Backend, ServiceConfig};
@@ -68,6 +72,40 @@ impl Service {
         if live.watch_leases && leases == 0 {
             cx.event(self.id, Event::Drained(number));
         }
+    }
+
+    /// A generation gets its signal though connections may be left in its accept queues.
+    pub(super) fn leave_queue(&self, cx: &Context, number: u64) {
+        let live = self.lives.get(&number).and_then(|live| live.gate.as_ref());
+        let left = live.map_or(0, |generation| {
+            drain::undelivered(generation, &mut Reader::new())
+        });
+        if left > 0 {
+            let message = format!(
+                "generation {number} has left {} in its accept queue",
+                how_many(left.into())
+            );
+            self.step(cx, Some(number), "draining", message);
+        }
+    }
+
+    /// Resets what a generation hasn't drained in time.
+    pub(super) async fn reset(&self, cx: &Context, number: u64) {
+        let reason = if cx.stopping {
+            CloseReason::Shutdown
+        } else {
+            CloseReason::DrainTimeout
+        };
+        let live = self.lives.get(&number).and_then(|live| live.gate.as_ref());
+        let left = live.map_or(0, |generation| generation.leases());
+        if left > 0 {
+            let message = format!(
+                "generation {number} isn't drained in time: {} reset ({reason})",
+                how_many(left)
+            );
+            self.step(cx, Some(number), "reset", message);
+        }
+        cx.gate.reset(self.id, number, reason).await;
     }
 
     pub(super) async fn begin_hold(&mut self, cx: &Context) {
@@ -153,11 +191,12 @@ pub async fn check(
     if outcome.end.success() {
         return Ok(());
     }
-    let mut lines = outcome.output.last_lines(2);
-    let why = match lines.pop() {
-        None => format!("the check {}", outcome.end),
-        Some(last) => format!("the check {}: {last}", outcome.end),
+    let Some(last) = outcome.output.last_lines(1).pop() else {
+        return Err(format!("the check {}", outcome.end).into());
     };
-    let output = (!lines.is_empty()).then(|| outcome.output.text());
-    Err(CheckFailed { why, output })
+    let text = outcome.output.text();
+    Err(CheckFailed {
+        why: format!("the check {}: {last}", outcome.end),
+        output: (text.trim() != last).then_some(text),
+    })
 }

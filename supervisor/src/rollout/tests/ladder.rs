@@ -30,6 +30,7 @@ fn words(world: &mut World) -> Vec<String> {
         Action::Activate(None) => Some("activate none".to_owned()),
         Action::WatchQueue(number) => Some(format!("queue {number}")),
         Action::WatchLeases(number) => Some(format!("leases {number}")),
+        Action::LeaveQueue(number) => Some(format!("leave queue {number}")),
         Action::Reset(number) => Some(format!("reset {number}")),
         Action::Signal(number, signal) => Some(format!("{signal} {number}")),
         Action::Kill(number) => Some(format!("kill {number}")),
@@ -125,7 +126,7 @@ fn a_drain_that_takes_too_long_is_reset_stopped_and_killed() {
     world.wait(30 * SECOND);
     assert_eq!(
         words(&mut world),
-        ["SIGUSR1 1", "leases 1"],
+        ["leave queue 1", "SIGUSR1 1", "leases 1"],
         "its queue never became empty"
     );
     world.wait(30 * SECOND);
@@ -764,7 +765,13 @@ fn a_shutdown_ends_starts_and_runs_and_lets_connections_end() {
     world.wait(5 * SECOND);
     assert_eq!(
         words(&mut world),
-        ["SIGUSR1 1", "leases 1", "reset 1", "SIGTERM 1"]
+        [
+            "leave queue 1",
+            "SIGUSR1 1",
+            "leases 1",
+            "reset 1",
+            "SIGTERM 1"
+        ]
     );
     world.wait(SECOND);
     assert_eq!(words(&mut world), ["kill 1"]);

@@ -289,7 +289,8 @@ impl World {
                 began,
             } => self.finish(outcome, message, began),
             Action::Answer(caller, exit, message) => self.answered(caller, exit, message),
-            Action::Step { .. } | Action::Retrying | Action::Restarting => {}
+            Action::Step { .. } | Action::LeaveQueue(_) | Action::Retrying | Action::Restarting => {
+            }
         }
     }
 
