@@ -258,6 +258,52 @@ fn few_descriptors_from_the_start_are_said_and_kept_to() {
     );
 }
 
+/// What the gate lacks isn't blamed on the endpoint.
+#[test]
+fn a_connect_without_a_descriptor_is_the_gates_own_failure() {
+    let net = Net::new();
+    let address = net.free_address();
+    let _backend = backend::Outside::start(address, &[]);
+    let gate = Setup::new(&net)
+        .options(["--backend", &address.to_string(), "--workers", "1"])
+        .start();
+    gate.run(["hold"]).expect_code(0);
+    let clients = [(); 8].map(|()| crate::common::wire::connect(gate.public()));
+    wait_until("they wait", || pending(&gate) == 8.0);
+    // Nothing above what is open now.
+    let open = fs::read_dir(format!("/proc/{}/fd", gate.pid())).expect("its descriptors");
+    limit_descriptors(&gate, open.count() as u64);
+    gate.run(["release"]).expect_code(0);
+    wait_until("it is said", || {
+        gate.log().contains("the gate can't connect to an endpoint")
+    });
+    assert!(
+        !gate.log().contains("takes no connection"),
+        "{}",
+        gate.log()
+    );
+    limit_descriptors(&gate, 1000);
+    for client in &clients {
+        send(client, b"GET /late HTTP/1.1\r\nConnection: close\r\n\r\n");
+        let (answer, _) = read_all(client);
+        assert!(answer.ends_with(b"/late"), "{}", answer.escape_ascii());
+    }
+}
+
+/// Too few to work with are refused before anything is opened.
+#[test]
+fn hopelessly_few_descriptors_are_the_systems_refusal() {
+    let net = Net::new();
+    for limit in [24, 40] {
+        let setup = Setup::new(&net).options(["--backend", "127.0.0.1:9"]);
+        let limit = format!("--nofile={limit}:{limit}");
+        let mut gate = setup.under(["prlimit", &limit]).spawn();
+        let status = gate.wait_exit(Duration::from_secs(10));
+        assert_eq!(status.code(), Some(71), "{}", gate.log());
+        assert!(gate.log().contains("LimitNOFILE="), "{}", gate.log());
+    }
+}
+
 fn pending(gate: &Gate) -> f64 {
     gate.metrics()
         .sum("connections_open", &[("state", "pending")])

@@ -6,6 +6,7 @@
 //! | `reload` | a hundred reloads of HAProxy, nginx and Python lose nothing |
 //! | `drain`, `replace`, `crash` | nor do drains, servers that can't run twice, and `kill -9` (but what the process had) |
 //! | `failures`, `coalesce` | a failing reload changes nothing; many at once are one at a time |
+//! | `services` | several services in a file come, go, move and come back |
 //! | `herd`, `limits` | thousands wait in order; every bound is kept, counted and said |
 //! | `ready`, `places` | proofs of readiness, passed listeners; addresses to listen on and to connect from |
 //! | `stop`, `control` | ends that leave nothing behind; a control socket that nobody can block |
@@ -33,6 +34,7 @@ mod proxy;
 mod ready;
 mod reload;
 mod replace;
+mod services;
 mod stop;
 mod usage;
 mod verbs;

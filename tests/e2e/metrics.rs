@@ -7,6 +7,7 @@ use crate::common::backend::{self, Hop};
 use crate::common::gate::Setup;
 use crate::common::http;
 use crate::common::net::Net;
+use crate::common::wait_for;
 
 /// Each series whose labels are known at the start: its name, and the values that its last label takes.
 const SERIES: [(&str, &str, &[&str]); 30] = [
@@ -193,4 +194,26 @@ fn counters_never_fall() {
         assert!(accepted > last, "round {round}: {accepted} after {last}");
         last = accepted;
     }
+}
+
+/// With any port the gate says which one it has.
+#[test]
+fn the_status_names_the_port_that_was_bound() {
+    let net = Net::new();
+    let gate = Setup::new(&net)
+        .replace_metrics(([127, 0, 0, 1], 0).into())
+        .backend(backend::own(Hop::Socket, &[]))
+        .spawn();
+    let status = wait_for("the control socket answers", || {
+        http::unix(gate.control(), "GET", "/v1/status").ok()
+    });
+    let status: serde_json::Value = serde_json::from_slice(&status.body).expect("JSON");
+    let url = status["metrics"].as_str().expect("a URL").to_owned();
+    let address = url
+        .strip_prefix("http://")
+        .and_then(|rest| rest.strip_suffix("/metrics"))
+        .and_then(|address| address.parse().ok());
+    let address = address.unwrap_or_else(|| panic!("{url}"));
+    let scrape = http::get(address, "/metrics").expect("a scrape");
+    assert!(scrape.text().contains("syngate_build_info"));
 }

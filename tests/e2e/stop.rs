@@ -47,6 +47,25 @@ fn sigterm_lets_connections_end_and_leaves_nothing() {
     expect_nothing_left(&gate);
 }
 
+/// A stop that resets nothing says nothing of resets, however it goes.
+#[test]
+fn a_stop_without_connections_speaks_of_no_reset() {
+    for signals in 1..=2 {
+        let net = Net::new();
+        let mut gate = Setup::new(&net)
+            .backend(backend::own(Hop::Socket, &[]))
+            .start();
+        for _ in 0..signals {
+            gate.signal(Signal::SIGTERM);
+        }
+        assert_eq!(gate.wait_exit(Duration::from_secs(10)).code(), Some(0));
+        let log = gate.log();
+        for word in ["reset", "accept queue"] {
+            assert!(!log.contains(word), "{log}");
+        }
+    }
+}
+
 #[test]
 fn sigterm_is_bounded_by_shutdown_timeout() {
     let net = Net::new();
