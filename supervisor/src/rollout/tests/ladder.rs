@@ -737,6 +737,33 @@ fn room_is_made_by_those_that_are_only_kept() {
     );
 }
 
+/// A `replace` run that gave up has told the old one to go; that the next configuration overlaps doesn't change that.
+#[test]
+fn what_a_replace_run_has_begun_to_end_ends_under_another_strategy() {
+    let mut world = World::serving(ServiceConfig {
+        drain_timeout: None,
+        ..config()
+    });
+    world.file.strategy = Strategy::Replace;
+    world.ask(reload());
+    let to_listeners = |world: &mut World| {
+        for _ in 0..3 {
+            let last = world.owed.last().cloned().expect("a run goes on");
+            world.pay(&last, true);
+        }
+    };
+    to_listeners(&mut world);
+    assert_eq!(world.rollout.active(), None);
+    world.file.strategy = Strategy::Overlap;
+    world.ask(reload());
+    world.wait(30 * SECOND);
+    to_listeners(&mut world);
+    words(&mut world);
+    world.pay(&Owed::Queue(1), true);
+    world.pay(&Owed::Leases(1), true);
+    assert!(words(&mut world).contains(&"SIGTERM 1".to_owned()));
+}
+
 #[test]
 fn a_shutdown_ends_starts_and_runs_and_lets_connections_end() {
     let mut world = World::serving(config());

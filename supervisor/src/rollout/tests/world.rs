@@ -138,6 +138,8 @@ pub(super) struct World {
     ever_active: BTreeSet<u64>,
     /// Had a successor that passed its `min_ready`.
     succeeded: BTreeSet<u64>,
+    /// Told to go by a `replace` run, whatever is configured by the time they do.
+    replaced: BTreeSet<u64>,
     active_at_begin: Option<u64>,
     successes: Vec<Time>,
     pub(super) ending: bool,
@@ -161,6 +163,7 @@ impl World {
             active: None,
             ever_active: BTreeSet::new(),
             succeeded: BTreeSet::new(),
+            replaced: BTreeSet::new(),
             active_at_begin: None,
             successes: Vec::new(),
             ending: false,
@@ -241,6 +244,9 @@ impl World {
             }
             Action::Activate(number) => {
                 assert!(number.is_none_or(|number| self.unforgotten.contains(&number)));
+                if number.is_none() && self.rollout.config().strategy == Strategy::Replace {
+                    self.replaced.extend(self.rollout_active());
+                }
                 self.active = number.map(|number| (number, self.now));
                 self.ever_active.extend(number);
             }
@@ -307,7 +313,7 @@ impl World {
             && self.rollout.config().strategy == Strategy::Overlap;
         if overlap && !self.ending && self.ever_active.contains(&number) {
             assert!(
-                self.succeeded.contains(&number),
+                self.succeeded.contains(&number) || self.replaced.contains(&number),
                 "{number} is told to end too early"
             );
         }
