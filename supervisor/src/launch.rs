@@ -206,7 +206,8 @@ impl Site {
         Ok(())
     }
 
-    /// Runs a check as the generation would be started: the same placeholders, environment and descriptors.
+    /// Runs a check as the generation would be started: the same placeholders, environment and descriptors. Nothing that it has
+    /// started outlives it, in its group or not.
     ///
     /// # Errors
     /// It can't run.
@@ -227,7 +228,8 @@ impl Site {
             command.listeners.push((name.clone(), copy));
         }
         let outcome = spawner.run_to_end(command, within).await;
-        if let Err(error) = self.directory.remove() {
+        let ended = self.directory.end_processes().await.map(drop);
+        if let Err(error) = ended.and_then(|()| self.directory.remove()) {
             tracing::warn!(%error, "what the check has left stays");
         }
         outcome.map_err(|error| cannot(&error))

@@ -114,13 +114,16 @@ impl RuntimeDir {
 
     /// Ends what a dead gate has left here and removes its directories. Says how many processes it had to end.
     ///
-    /// To be called before the first generation is made.
+    /// To be called before the first generation is made, or after the last one has ended.
     ///
     /// # Errors
     /// A directory can't be read or removed, or a process doesn't end within 2 s.
     pub async fn recover(&self) -> Result<usize, RuntimeDirError> {
         let mut ended = 0;
-        let entries = fs::read_dir(&self.path).map_err(system("read directory", &self.path))?;
+        let entries = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            entries => entries.map_err(system("read directory", &self.path))?,
+        };
         for entry in entries.flatten() {
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_directory && is_generation(&entry.file_name().to_string_lossy()) {
@@ -216,9 +219,13 @@ impl GenerationDir {
     ///
     /// # Errors
     /// The file system refuses.
-    pub(crate) fn for_check(parent: &Path, service: &str) -> Result<Self, RuntimeDirError> {
+    pub(crate) async fn for_check(parent: &Path, service: &str) -> Result<Self, RuntimeDirError> {
         let path = parent.join(format!("gen-{service}-0"));
-        GenerationDir { path: path.clone() }.remove()?;
+        if path.exists() {
+            let cut_short = GenerationDir { path: path.clone() };
+            cut_short.end_processes().await?;
+            cut_short.remove()?;
+        }
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.map_err(system("make directory", &path))?;
         Ok(GenerationDir { path })

@@ -174,6 +174,8 @@ impl Supervisor {
     /// A check says no, or a port can't be had: then nothing has been started.
     pub async fn run(mut self) -> Result<(), StartError> {
         if !self.start().await? {
+            self.cx.clean_up.close();
+            self.sweep().await;
             return Ok(());
         }
         let mut beat = tokio::time::interval(BEAT);

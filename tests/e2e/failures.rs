@@ -8,6 +8,7 @@ use crate::common::gate::{Gate, Setup};
 use crate::common::http;
 use crate::common::load::{Failure, Load, Plan};
 use crate::common::net::Net;
+use crate::common::wait_until;
 
 /// A way to fail, its words, and what it counts as.
 struct Case {
@@ -132,6 +133,31 @@ fn a_check_that_hangs_is_killed_with_its_group() {
     assert_eq!(gate.reloads("check_failed"), 1.0);
     fs::remove_file(gate.dir().join("hang")).expect("a file");
     gate.reload();
+}
+
+/// What a check starts ends with it, though it has left the check's group: after it, and when the gate stops in the middle of it.
+#[test]
+fn a_check_that_leaves_a_daemon_leaves_nothing() {
+    let net = Net::new();
+    let setup = Setup::new(&net).options(["--check", "sh check.sh"]);
+    // It goes on only when the daemon is in a session of its own.
+    let check = "test -e fork || exit 0
+setsid sh -c '> escaped; exec sleep 600' < /dev/null > /dev/null 2>&1 &
+until test -e escaped; do sleep 0.01; done
+test ! -e hang || sleep 600";
+    fs::write(setup.dir().join("check.sh"), check).expect("a script");
+    let mut gate = setup.backend(backend::own(Hop::Socket, &[])).start();
+    fs::write(gate.dir().join("fork"), "").expect("a file");
+    gate.run(["reload", "--wait", "drained"]).expect_code(0);
+    assert_eq!(gate.children().len(), 1, "the backend alone");
+    fs::remove_file(gate.dir().join("escaped")).expect("a file");
+    fs::write(gate.dir().join("hang"), "").expect("a file");
+    let mut caller = gate.verb(["reload"]).spawn().expect("syngate runs");
+    wait_until("the check runs", || gate.dir().join("escaped").exists());
+    gate.signal(nix::sys::signal::Signal::SIGTERM);
+    gate.wait_exit(std::time::Duration::from_secs(10));
+    caller.wait().expect("a caller");
+    assert_eq!(gate.children().len(), 0, "{}", gate.log());
 }
 
 #[test]

@@ -183,7 +183,9 @@ async fn a_check_gets_what_the_generation_would() {
     ] {
         let config = config(&["server", word], &["web"], pass);
         let parent = tempfile::tempdir().unwrap();
-        let directory = GenerationDir::for_check(parent.path(), "default").unwrap();
+        let directory = GenerationDir::for_check(parent.path(), "default")
+            .await
+            .unwrap();
         let places = Mutex::new(Places::new());
         let site = Site::make(&config, 0, directory, &places, None)
             .await

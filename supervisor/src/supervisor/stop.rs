@@ -78,6 +78,17 @@ impl Supervisor {
         }
     }
 
+    /// Waits for what is being cleaned up, and ends what nobody cleans up: the processes of a check that was cut short.
+    pub(super) async fn sweep(&self) {
+        let sweep = async {
+            self.cx.clean_up.wait().await;
+            self.cx.runtime_dir.recover().await
+        };
+        if !matches!(timeout(CHILDREN, sweep).await, Ok(Ok(_))) {
+            tracing::warn!("not all that was started has ended: the next start will end it");
+        }
+    }
+
     /// Ends what is left, kills first.
     pub(super) async fn end(mut self) {
         for mut service in self.services.drain(..) {
@@ -86,9 +97,7 @@ impl Supervisor {
             }
         }
         self.cx.clean_up.close();
-        if timeout(CHILDREN, self.cx.clean_up.wait()).await.is_err() {
-            tracing::warn!("not all that was started has ended: the next start will end it");
-        }
+        self.sweep().await;
         self.cx.calls.end("the gate has stopped");
         // Another thread may be looking at it, for as long as a scrape takes.
         let mut gate = self.cx.gate;

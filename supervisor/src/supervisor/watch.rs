@@ -177,6 +177,7 @@ pub async fn check(
     let outcome = match &config.backend {
         Backend::Command { .. } => {
             let directory = GenerationDir::for_check(scratch, &config.name)
+                .await
                 .map_err(|error| error.to_string())?;
             let places = Mutex::new(Places::new());
             let site = Site::make(config, 0, directory, &places, None).await?;
