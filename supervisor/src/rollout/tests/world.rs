@@ -136,6 +136,8 @@ pub(super) struct World {
     /// The active generation and since when.
     active: Option<(u64, Time)>,
     ever_active: BTreeSet<u64>,
+    /// A run with `replace` has begun, if only to fail: what it drains isn't left alone.
+    replaced: bool,
     /// Had a successor that passed its `min_ready`.
     succeeded: BTreeSet<u64>,
     active_at_begin: Option<u64>,
@@ -160,6 +162,7 @@ impl World {
             unforgotten: BTreeSet::new(),
             active: None,
             ever_active: BTreeSet::new(),
+            replaced: false,
             succeeded: BTreeSet::new(),
             active_at_begin: None,
             successes: Vec::new(),
@@ -215,7 +218,10 @@ impl World {
             }
             Action::Check(run, config) => self.owed.push(Owed::Check(run, Config(config))),
             Action::CancelCheck => self.owed.retain(|owed| !matches!(owed, Owed::Check(..))),
-            Action::Open(run, _) => self.owed.push(Owed::Open(run)),
+            Action::Open(run, config) => {
+                self.replaced |= config.strategy == Strategy::Replace;
+                self.owed.push(Owed::Open(run));
+            }
             Action::Start {
                 generation,
                 config,
@@ -299,12 +305,7 @@ impl World {
 
     /// An `overlap` generation that was active is left alone until its successor has passed its `min_ready`.
     fn check_told_to_end(&self, number: u64) {
-        let overlap = self
-            .configs
-            .values()
-            .all(|config| config.strategy == Strategy::Overlap)
-            && self.rollout.config().strategy == Strategy::Overlap;
-        if overlap && !self.ending && self.ever_active.contains(&number) {
+        if !self.replaced && !self.ending && self.ever_active.contains(&number) {
             assert!(
                 self.succeeded.contains(&number),
                 "{number} is told to end too early"
