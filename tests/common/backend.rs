@@ -192,7 +192,16 @@ pub(crate) fn nginx(directory: &Path, hop: Hop, download_bytes: u64) -> Vec<Stri
     let (listen, placeholder) = match hop {
         Hop::Socket => ("unix:$SYNGATE_SOCKET", "{socket}"),
         Hop::Address => ("$SYNGATE_ADDR:$SYNGATE_PORT", "{addr}"),
-        Hop::Fd => panic!("nginx is tested without passed listeners"),
+        Hop::Fd => ("unix:$bound", "{fd}"),
+    };
+    // nginx takes over the descriptors in NGINX that are bound to an address of its configuration. /proc knows which it is.
+    let passed = if hop == Hop::Fd {
+        "inode=$(readlink /proc/self/fd/$SYNGATE_FD | tr -dc 0-9)
+bound=$(awk -v inode=$inode '$7 == inode { print $8 }' /proc/net/unix)
+export NGINX=\"$SYNGATE_FD;\"
+"
+    } else {
+        ""
     };
     let root = directory.join("www");
     fs::create_dir_all(root.join("download")).expect("a directory");
@@ -223,7 +232,7 @@ http {{
     );
     let script = format!(
         "set -e
-mkdir -p \"$SYNGATE_DIR/nginx\"
+{passed}mkdir -p \"$SYNGATE_DIR/nginx\"
 sed \"s|ADDRESS|{listen}|\" nginx.template > \"$SYNGATE_DIR/nginx.conf\"
 exec nginx -e stderr -p \"$SYNGATE_DIR/nginx\" -c \"$SYNGATE_DIR/nginx.conf\"
 "

@@ -309,6 +309,21 @@ impl Gate {
         serde_json::from_str(&done.out).expect("JSON")
     }
 
+    /// Its resident memory in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("status");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .expect("VmRSS");
+        let kib: u64 = line
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .expect("a number");
+        kib * 1024
+    }
+
     /// Ends within `limit`, or the test fails.
     pub(crate) fn wait_exit(&mut self, limit: Duration) -> ExitStatus {
         wait_within(limit, "the gate ends", || {

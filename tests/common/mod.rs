@@ -4,6 +4,7 @@
 
 pub(crate) mod backend;
 pub(crate) mod done;
+pub(crate) mod events;
 pub(crate) mod gate;
 pub(crate) mod http;
 pub(crate) mod load;
@@ -14,6 +15,8 @@ pub(crate) mod scrape;
 pub(crate) mod wire;
 
 use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Asks `look` until it finds something; panics with `what` after 30 s.
 pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
@@ -42,4 +45,10 @@ pub(crate) fn wait_within<T>(
         );
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// As many open descriptors as the hard limit lets this process, and those that it starts, have.
+pub(crate) fn allow_descriptors() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("getrlimit");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("setrlimit");
 }

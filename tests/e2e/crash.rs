@@ -1,13 +1,11 @@
 //! `kill -9` of the active generation: what comes meanwhile waits, and what is lost is counted.
 
-use std::time::Duration;
-
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::common::backend::{self, Hop};
 use crate::common::gate::{Gate, Setup};
-use crate::common::load::{Failure, Load, Plan};
+use crate::common::load::{Failure, Load, Plan, Report};
 use crate::common::net::Net;
 use crate::common::wire::{connect, read_all, send};
 use crate::common::{http, wait_until};
@@ -61,16 +59,14 @@ fn kill_under_load(hop: Hop) {
             "{never}"
         );
     }
-    let lost = lost(&gate);
+    let closed = |reason| metrics.sum("connections_closed_total", &[("reason", reason)]);
+    let (gone, reset) = (closed("backend_gone"), closed("backend_reset"));
     println!(
-        "kill -9, {hop:?}: {} failed, {lost} connections ended with their process",
-        report.failures()
+        "kill -9, {hop:?}: {} failed, {} ended idle; counted: {gone} gone, {reset} reset",
+        report.failures(),
+        report.kept.ended_idle
     );
-    assert!(
-        report.failures() as f64 <= lost,
-        "{} failed, and only {lost} are counted",
-        report.failures()
-    );
+    expect_counted(&gate, &report, KILLS);
     assert!(
         report.downloads.failures() > 0,
         "no kill has hit a download"
@@ -87,6 +83,7 @@ fn what_a_kept_listener_has_queued_is_served_by_the_successor() {
         assert!(answer.ends_with(b"/queued"), "{}", answer.escape_ascii());
     }
     assert_eq!(gate.metrics().sum("backend_restarts_total", &[]), 1.0);
+    assert_eq!(lost(&gate), 0.0);
 }
 
 #[test]
@@ -140,10 +137,7 @@ fn server(net: &Net, hop: Hop, options: &[&str]) -> Gate {
     } else {
         setup
     };
-    let gate = setup.backend(backend::own(hop, options)).start();
-    // A generation that ends within min_ready is started again later and later: begin after it.
-    std::thread::sleep(Duration::from_millis(200));
-    gate
+    setup.backend(backend::own(hop, options)).start()
 }
 
 /// The process that answers.
@@ -178,6 +172,19 @@ fn queue_and_kill(gate: &Gate) -> Vec<socket2::Socket> {
     });
     kill(pid, Signal::SIGKILL).expect("the active generation");
     queued
+}
+
+/// The gate has counted what the deaths of `processes` have cut, and nothing else. It hears of a death a moment after the
+/// connections have ended: one whose client has closed by then, too, has come to its end for all that the gate knows. For an idle
+/// one that is the rule, for one that waits for its answer it seldom happens. The other way round an answer was whole before the
+/// process died, which its client doesn't call a failure.
+#[track_caller]
+pub(crate) fn expect_counted(gate: &Gate, report: &Report, processes: u32) {
+    let (lost, seldom) = (lost(gate), f64::from(2 * processes));
+    let failed = report.failures() as f64;
+    assert!(failed <= lost + seldom, "{failed} failed, {lost} counted");
+    let cut = failed + report.kept.ended_idle as f64;
+    assert!(lost <= cut + seldom, "{cut} were cut, {lost} counted");
 }
 
 /// Connections that the gate closed because their backend did.

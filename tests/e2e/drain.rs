@@ -1,6 +1,6 @@
 //! An old generation isn't told to stop while the kernel still holds connections for it.
 
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -26,28 +26,38 @@ fn queued_connections_are_served_before_the_drain_signal() {
             &["--min-ready", "100ms", "--drain-signal", "TERM"],
         );
         let burst = reload_behind_a_burst(&gate, |_| {});
+        let queued = burst.len();
         let (answered, reset) = outcome(burst);
-        assert_eq!(reset, 0, "{hop:?}: {answered} answered");
+        println!("{hop:?}: {queued} queued at the flip, {answered} answered, {reset} reset");
+        assert_eq!((answered, reset), (queued, 0), "{hop:?}");
         let metrics = gate.metrics();
         assert_eq!(metrics.sum("forced_closes_total", &[]), 0.0);
-        assert_eq!(
-            metrics.sum("connections_closed_total", &[("reason", "backend_reset")]),
-            0.0
-        );
+        for never in ["backend_reset", "backend_gone", "unaccepted"] {
+            assert_eq!(
+                metrics.sum("connections_closed_total", &[("reason", never)]),
+                0.0,
+                "{hop:?} {never}"
+            );
+        }
     }
 }
 
-/// The row above can fail: a SIGTERM at the flip does lose what is queued.
+/// The test above can fail: a SIGTERM at the flip does lose what is queued.
 #[test]
 fn a_signal_at_the_flip_loses_what_is_queued() {
     let net = Net::new();
     for hop in [Hop::Address, Hop::Socket] {
-        let gate = slow_server(&net, hop, &["--min-ready", "5s"]);
+        let gate = slow_server(&net, hop, &["--min-ready", "1s"]);
         let burst = reload_behind_a_burst(&gate, |old| {
             kill(old, Signal::SIGTERM).expect("the old process");
         });
+        let queued = burst.len();
         let (answered, reset) = outcome(burst);
-        assert!(reset >= 20, "{hop:?}: {answered} answered, {reset} reset");
+        let lost = queued - answered;
+        println!("{hop:?}: {queued} queued at the flip, {answered} answered, {reset} reset");
+        // How many depends on how soon the signal follows the flip; those that it had accepted are answered.
+        assert!(lost > 0, "{hop:?}: none of {queued} lost");
+        assert_eq!(reset, lost, "{hop:?}");
     }
 }
 
@@ -151,13 +161,13 @@ fn answered(socket: &Socket) -> bool {
     !matches!(seen, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// How many were answered, and how many were lost.
+/// How many were answered, and how many were reset.
 fn outcome(burst: Vec<Socket>) -> (usize, usize) {
-    let whole = |socket: &Socket| {
-        let mut text = String::new();
-        let end = (&mut &*socket).read_to_string(&mut text);
-        end.is_ok() && text.ends_with("/burst")
-    };
-    let answered = burst.iter().filter(|socket| whole(socket)).count();
-    (answered, burst.len() - answered)
+    let ends: Vec<_> = burst.iter().map(read_all).collect();
+    let whole = |(bytes, end): &&(Vec<u8>, End)| *end == End::Eof && bytes.ends_with(b"/burst");
+    let reset = |(_, end): &&(Vec<u8>, End)| *end == End::Reset;
+    (
+        ends.iter().filter(whole).count(),
+        ends.iter().filter(reset).count(),
+    )
 }

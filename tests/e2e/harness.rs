@@ -99,7 +99,7 @@ fn refused_connects_are_seen() {
     load.wait_flowing();
     server.signal(Signal::SIGKILL);
     server.wait();
-    std::thread::sleep(std::time::Duration::from_millis(300)); // the load goes on against nobody
+    load.wait_failing();
     let report = load.stop();
     assert!(report.fresh.failed[&Failure::Refused] > 0, "{report:?}");
     assert!(

@@ -5,13 +5,12 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::Socket;
 
 use crate::common::gate::{Gate, Setup};
 use crate::common::net::{Drops, Net};
 use crate::common::wire::{Endpoint, connect, listen, reset};
-use crate::common::{wait_until, wait_within};
+use crate::common::{allow_descriptors, wait_until, wait_within};
 
 const CLIENTS: usize = 5000;
 const BACKLOG: i32 = 128;
@@ -56,12 +55,12 @@ fn herd(endpoint: Endpoint, workers: usize) {
     }
     let before = net.drops();
     let down = Instant::now();
-    let memory = resident(&gate);
+    let memory = gate.resident();
     let mut clients: Vec<Option<Socket>> = (0..CLIENTS)
         .map(|number| Some(client(&gate, number)))
         .collect();
     wait_until("all are pending", || waiting(&gate) == CLIENTS as f64);
-    let each = resident(&gate).saturating_sub(memory) / CLIENTS as u64;
+    let each = gate.resident().saturating_sub(memory) / CLIENTS as u64;
     println!(
         "herd {endpoint:?}, {workers} workers: {each} bytes of the gate's memory a pending connection"
     );
@@ -161,26 +160,6 @@ fn serve(listener: &Socket, expected: usize) -> Vec<usize> {
         }
     }
     order
-}
-
-/// The gate's resident memory in bytes.
-fn resident(gate: &Gate) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", gate.pid())).expect("status");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .expect("VmRSS");
-    let kib: u64 = line
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .expect("a number");
-    kib * 1024
-}
-
-fn allow_descriptors() {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("getrlimit");
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("setrlimit");
 }
 
 /// The gate holds the endpoint's load down also while the backend accepts nothing at all for a time.

@@ -159,7 +159,7 @@ fn connections_at_the_limit_wait_for_their_turn() {
 #[test]
 fn silent_connections_end_with_their_time_outs() {
     let net = Net::new();
-    let wire = Wire::new(&net, Endpoint::Tcp, &["--half-close-timeout", "400ms"]);
+    let wire = Wire::new(&net, Endpoint::Tcp, &["--half-close-timeout", "1s"]);
     let (client, server) = wire.pair();
     client
         .shutdown(std::net::Shutdown::Write)
@@ -167,7 +167,7 @@ fn silent_connections_end_with_their_time_outs() {
     assert_eq!(read_all(&server).0, b"");
     // Any byte re-arms it: ten of them take longer than the time-out.
     for _ in 0..10 {
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(200));
         send(&server, b".");
     }
     assert_eq!(read_all(&client).0, b"..........");
@@ -175,10 +175,10 @@ fn silent_connections_end_with_their_time_outs() {
         closed(&wire.gate, "half_close_timeout") == 1.0
     });
 
-    let wire = Wire::new(&net, Endpoint::Tcp, &["--idle-timeout", "400ms"]);
+    let wire = Wire::new(&net, Endpoint::Tcp, &["--idle-timeout", "1s"]);
     let (client, server) = wire.pair();
     for _ in 0..10 {
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(200));
         send(&client, b".");
     }
     assert_eq!(read_all(&server).0, b"..........");
@@ -206,6 +206,11 @@ fn load_out_of_descriptors_neither_spins_nor_stops() {
     let (ticks, lines) = (
         cpu_ticks(&wire.gate) - before,
         wire.gate.log().lines().count() - lines,
+    );
+    assert!(
+        wire.gate.log().contains("accepting pauses"),
+        "the want of descriptors is worth a line:\n{}",
+        wire.gate.log()
     );
     assert!(ticks <= 15, "{ticks} of 300 hundredths of a second of CPU"); // 5 %
     assert!(

@@ -7,10 +7,11 @@
 //! | `drain`, `replace`, `crash` | nor do drains, servers that can't run twice, and `kill -9` (but what the process had) |
 //! | `failures`, `coalesce` | a failing reload changes nothing; many at once are one at a time |
 //! | `services` | several services in a file come, go, move and come back |
-//! | `herd`, `limits` | thousands wait in order; every bound is kept, counted and said |
+//! | `herd`, `limits`, `slow` | thousands wait in order, or do nothing at all; every bound is kept, counted and said |
 //! | `ready`, `places` | proofs of readiness, passed listeners; addresses to listen on and to connect from |
 //! | `stop`, `control` | ends that leave nothing behind; a control socket that nobody can block |
 //! | `verbs`, `metrics`, `usage` | the command line, its exit codes and words; the series |
+//! | `demo` | the demo fails nothing, and says so |
 //! | `harness` | the harness itself, without a gate |
 //!
 //! Counts are asserted, not times, but where a time is the promise. Tests whose name begins with `load_` need the machine for
@@ -22,6 +23,7 @@ mod common;
 mod coalesce;
 mod control;
 mod crash;
+mod demo;
 mod drain;
 mod exact;
 mod failures;
@@ -35,6 +37,7 @@ mod ready;
 mod reload;
 mod replace;
 mod services;
+mod slow;
 mod stop;
 mod usage;
 mod verbs;

@@ -1,18 +1,21 @@
 //! Prometheus reads the scrape, and finds each series from the start.
 
+use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::common::backend::{self, Hop};
-use crate::common::gate::Setup;
+use crate::common::gate::{Gate, Setup};
 use crate::common::http;
 use crate::common::net::Net;
 use crate::common::wait_for;
 
-/// Each series whose labels are known at the start: its name, and the values that its last label takes.
-const SERIES: [(&str, &str, &[&str]); 30] = [
-    ("build_info", "", &[]),
-    ("connections_accepted_total", "listener", &["l0"]),
+/// Each series whose labels are known at the start: its name, a label of its own, and the values that this takes.
+type Family = (&'static str, &'static str, &'static [&'static str]);
+
+/// Of each service and listener.
+const OF_LISTENERS: [Family; 7] = [
+    ("connections_accepted_total", "", &[]),
     (
         "connections_open",
         "state",
@@ -36,11 +39,32 @@ const SERIES: [(&str, &str, &[&str]); 30] = [
             "backend_gone",
         ],
     ),
+    ("relayed_bytes_total", "direction", &["in", "out"]),
+    (
+        "accept_errors_total",
+        "errno",
+        &[
+            "ECONNABORTED",
+            "EMFILE",
+            "ENFILE",
+            "ENOBUFS",
+            "ENOMEM",
+            "EPROTO",
+            "other",
+        ],
+    ),
+    ("listener_backlog", "", &[]),
+    ("listener_drops_total", "", &[]),
+];
+
+/// Of each service.
+const OF_SERVICES: [Family; 21] = [
     (
         "pending_wait_seconds_bucket",
         "le",
         &["0.001", "60", "+Inf"],
     ),
+    ("pending_wait_seconds_sum", "", &[]),
     ("pending_wait_seconds_count", "", &[]),
     (
         "pending_outcomes_total",
@@ -61,13 +85,16 @@ const SERIES: [(&str, &str, &[&str]); 30] = [
         ],
     ),
     ("redispatches_total", "", &[]),
+    ("connect_duration_seconds_bucket", "le", &["+Inf"]),
+    ("connect_duration_seconds_sum", "", &[]),
     ("connect_duration_seconds_count", "", &[]),
-    ("relayed_bytes_total", "direction", &["in", "out"]),
     ("generation_active", "", &[]),
     (
         "generations",
         "state",
-        &["starting", "ready", "active", "draining"],
+        &[
+            "starting", "ready", "active", "draining", "retired", "failed",
+        ],
     ),
     ("generation_connections", "generation", &["1"]),
     (
@@ -85,6 +112,16 @@ const SERIES: [(&str, &str, &[&str]); 30] = [
         ],
     ),
     (
+        "reload_duration_seconds_bucket",
+        "phase",
+        &["check", "start", "ready", "flip", "drain"],
+    ),
+    (
+        "reload_duration_seconds_sum",
+        "phase",
+        &["check", "start", "ready", "flip", "drain"],
+    ),
+    (
         "reload_duration_seconds_count",
         "phase",
         &["check", "start", "ready", "flip", "drain"],
@@ -94,45 +131,44 @@ const SERIES: [(&str, &str, &[&str]); 30] = [
     ("forced_closes_total", "", &[]),
     ("backend_restarts_total", "", &[]),
     ("held", "", &[]),
-    (
-        "accept_errors_total",
-        "errno",
-        &[
-            "ECONNABORTED",
-            "EMFILE",
-            "ENFILE",
-            "ENOBUFS",
-            "ENOMEM",
-            "EPROTO",
-            "other",
-        ],
-    ),
-    ("listener_backlog", "listener", &["l0"]),
-    ("listener_drops_total", "listener", &["l0"]),
+];
+
+/// Of the process and its network namespace.
+const OF_PROCESS: [Family; 3] = [
+    ("build_info", "", &[]),
     ("kernel_listen_drops_total", "", &[]),
     ("kernel_listen_overflows_total", "", &[]),
-    ("connections_accepted_total", "service", &["default"]),
-    ("pending_outcomes_total", "service", &["default"]),
-    ("reloads_total", "service", &["default"]),
-    ("held", "service", &["default"]),
 ];
+
+/// Two services with a listener of each kind.
+const SERVICES: [(&str, [&str; 2]); 2] = [("web", ["front", "local"]), ("mail", ["smtp", "lmtp"])];
 
 #[test]
 fn every_series_is_there_from_the_start() {
     let net = Net::new();
-    let gate = Setup::new(&net)
-        .backend(backend::own(Hop::Socket, &[]))
-        .start();
+    let gate = two_services(&net);
     let metrics = gate.metrics();
     let mut missing = Vec::new();
-    for (name, label, values) in SERIES {
-        if label.is_empty() && metrics.find(name, &[]).is_none() {
-            missing.push(name.to_owned());
-        }
-        for value in values {
-            if metrics.find(name, &[(label, value)]).is_none() {
-                missing.push(format!("{name}{{{label}=\"{value}\"}}"));
-            }
+    let mut look = |(name, label, values): &Family, of: &[(&str, &str)]| {
+        let all = match *label {
+            "" => vec![of.to_vec()],
+            _ => values
+                .iter()
+                .map(|value| [of, &[(*label, *value)]].concat())
+                .collect(),
+        };
+        let gone = all
+            .into_iter()
+            .filter(|labels| metrics.find(name, labels).is_none());
+        missing.extend(gone.map(|labels| format!("{name} {labels:?}")));
+    };
+    OF_PROCESS.iter().for_each(|family| look(family, &[]));
+    for (service, listeners) in SERVICES {
+        let of = [("service", service)];
+        OF_SERVICES.iter().for_each(|family| look(family, &of));
+        for listener in listeners {
+            let of = [("service", service), ("listener", listener)];
+            OF_LISTENERS.iter().for_each(|family| look(family, &of));
         }
     }
     assert!(missing.is_empty(), "missing: {missing:#?}");
@@ -143,14 +179,46 @@ fn every_series_is_there_from_the_start() {
 #[test]
 fn promtool_finds_nothing_to_complain_about() {
     let net = Net::new();
-    let gate = Setup::new(&net)
-        .options(["--min-ready", "100ms"])
-        .backend(backend::own(Hop::Socket, &[]))
-        .start();
+    let gate = two_services(&net);
+    check_with_promtool(&gate);
     for _ in 0..20 {
         http::get(gate.public(), "/").expect("an answer");
+        http::unix(&gate.dir().join("local.sock"), "GET", "/").expect("an answer");
     }
     gate.reload();
+    check_with_promtool(&gate);
+}
+
+/// Of one service the TCP listener is the setup's public address.
+fn two_services(net: &Net) -> Gate {
+    let setup = Setup::bare(net).options(["--config", "syngate.toml"]);
+    let program = &backend::own(Hop::Socket, &[])[0];
+    let addresses = [setup.public(), net.free_address()];
+    let services = SERVICES.iter().zip(addresses);
+    // A server for each listener, since each has a socket of its own.
+    let text = services.map(|((service, [tcp, unix]), address)| {
+        let path = setup.dir().join(format!("{unix}.sock"));
+        let of = |listener: &str| format!("unix:$SYNGATE_SOCKET_{}", listener.to_uppercase());
+        let script = format!("{program} {} & exec {program} {}", of(tcp), of(unix));
+        format!(
+            "[services.{service}]
+listen = ['{tcp}={address}', '{unix}=unix:{}']
+command = ['sh', '-c', '{script}', 'sh', '{{socket}}']
+min_ready = '100ms'
+",
+            path.display()
+        )
+    });
+    fs::write(
+        setup.dir().join("syngate.toml"),
+        text.collect::<Vec<_>>().concat(),
+    )
+    .expect("the file");
+    setup.start()
+}
+
+#[track_caller]
+fn check_with_promtool(gate: &Gate) {
     let text = gate.ask("/metrics").expect("a scrape").text();
     let mut promtool = Command::new("promtool");
     promtool

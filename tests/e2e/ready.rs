@@ -108,6 +108,28 @@ fn listen_fds_reach_the_server_with_its_own_pid() {
     assert_eq!(generation(&gate), "2");
 }
 
+/// nginx knows passed listeners by the variable that it makes for its own successor.
+#[test]
+fn nginx_takes_a_passed_listener() {
+    let net = Net::new();
+    let setup = Setup::new(&net).options(["--pass", "fd", "--min-ready", "100ms"]);
+    let command = backend::nginx(setup.dir(), Hop::Fd, 1000);
+    let gate = setup.backend(command).start();
+    for reload in 0..3 {
+        for request in 0..20 {
+            let path = format!("/{reload}-{request}");
+            let answer = http::get(gate.public(), &path).expect("an answer");
+            assert_eq!(answer.text(), path);
+        }
+        gate.reload();
+    }
+    assert_eq!(
+        http::get(gate.public(), "/last").expect("an answer").text(),
+        "/last"
+    );
+    assert!(!gate.log().contains("[emerg]"), "{}", gate.log());
+}
+
 /// A child sees what is meant for it, and nothing of the gate's own.
 #[test]
 fn environment_of_a_backend_is_its_own() {

@@ -54,6 +54,8 @@ fn a_start_that_fails_is_tried_again_while_connections_wait() {
         "100ms",
         "--ready-timeout",
         "2s",
+        "--pending-timeout",
+        "5s",
     ]);
     let command = backend::own(Hop::Socket, &[]);
     let script = format!("exec {} \"$1\" $(cat mode)", command[0]);
@@ -105,6 +107,7 @@ fn restart_under(net: &Net, gate: &Gate, plan: Plan) -> (Report, Vec<Duration>) 
     assert_eq!(gate.reloads("success"), RELOADS as f64);
     let waited = metrics.sum("pending_wait_seconds_count", &[])
         - metrics.sum("pending_wait_seconds_bucket", &[("le", "0.1")]);
+    println!("replace: {waited} connections waited longer than 0.1 s");
     assert!(
         waited >= (20 * RELOADS) as f64,
         "only {waited} connections waited longer than 0.1 s"

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -38,8 +37,10 @@ fn sigterm_lets_connections_end_and_leaves_nothing() {
         "{}",
         answer.escape_ascii()
     );
+    drop(under_way);
+    // Not at the end of shutdown_timeout: there is nothing left to wait for.
     assert_eq!(
-        gate.wait_exit(Duration::from_secs(10)).code(),
+        gate.wait_exit(Duration::from_secs(4)).code(),
         Some(0),
         "{}",
         gate.log()
@@ -107,7 +108,12 @@ fn a_second_sigterm_ends_it_at_once() {
             .map_or(true, |answer| answer.status == 503)
     });
     gate.signal(Signal::SIGTERM);
-    gate.wait_exit(Duration::from_secs(5));
+    assert_eq!(
+        gate.wait_exit(Duration::from_secs(5)).code(),
+        Some(0),
+        "{}",
+        gate.log()
+    );
     expect_nothing_left(&gate);
 }
 
@@ -213,14 +219,13 @@ fn next_start_ends_what_a_killed_gate_has_left() {
 #[test]
 fn first_process_of_a_container_reaps_and_ends_all() {
     let Some(net) = Net::isolated() else { return };
-    let setup =
-        Setup::new(&net).under(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    let setup = Setup::new(&net);
     let script =
         "i=0; while [ $i -lt 50 ]; do (sh -c 'exit 3' &) ; i=$((i + 1)); done; exec \"$@\"";
     fs::write(setup.dir().join("orphans.sh"), script).expect("a script");
     let mut command = vec!["sh".to_owned(), "orphans.sh".to_owned()];
     command.extend(backend::own(Hop::Socket, &[]));
-    let mut gate = setup.backend(command).start();
+    let (mut gate, first) = as_first_process(setup, command);
     wait_until("no zombie is left", || {
         gate.children().iter().all(|pid| state(*pid) != Some('Z')) && zombies() == 0
     });
@@ -234,12 +239,7 @@ fn first_process_of_a_container_reaps_and_ends_all() {
         http::get(gate.public(), "/").expect("an answer").text(),
         "/"
     );
-    let inner = gate
-        .children()
-        .into_iter()
-        .find(|pid| command_of(*pid) == "syngate")
-        .expect("the gate");
-    kill(inner, Signal::SIGTERM).expect("the gate");
+    kill(first, Signal::SIGTERM).expect("the gate");
     assert_eq!(
         gate.wait_exit(Duration::from_secs(10)).code(),
         Some(0),
@@ -249,13 +249,72 @@ fn first_process_of_a_container_reaps_and_ends_all() {
     expect_nothing_left(&gate);
 }
 
+#[test]
+fn first_process_ends_at_once_at_a_second_sigterm() {
+    let Some(net) = Net::isolated() else { return };
+    let setup = Setup::new(&net).options(["--shutdown-timeout", "60s"]);
+    let (mut gate, first) = as_first_process(setup, backend::own(Hop::Socket, &[]));
+    let idle = connect(gate.public());
+    send(&idle, b"GET /stays HTTP/1.1\r\n\r\n");
+    wait_until("it is relayed", || {
+        gate.metrics()
+            .sum("connections_open", &[("state", "relaying")])
+            == 1.0
+    });
+    kill(first, Signal::SIGTERM).expect("the gate");
+    wait_until("it has seen the first", || {
+        gate.ask("/readyz")
+            .map_or(true, |answer| answer.status == 503)
+    });
+    kill(first, Signal::SIGTERM).expect("the gate");
+    assert_eq!(
+        gate.wait_exit(Duration::from_secs(5)).code(),
+        Some(0),
+        "{}",
+        gate.log()
+    );
+    expect_nothing_left(&gate);
+}
+
+/// The kernel ends all that lives in the namespace of a first process that dies.
+#[test]
+fn first_process_that_is_killed_takes_its_backends_along() {
+    let Some(net) = Net::isolated() else { return };
+    let setup = Setup::new(&net);
+    let script = "trap '' TERM; while :; do sleep 0.05; done & exec \"$@\"";
+    fs::write(setup.dir().join("stubborn.sh"), script).expect("a script");
+    let mut command = vec!["sh".to_owned(), "stubborn.sh".to_owned()];
+    command.extend(backend::own(Hop::Socket, &[]));
+    let (mut gate, first) = as_first_process(setup, command);
+    kill(first, Signal::SIGKILL).expect("the gate");
+    gate.wait_exit(Duration::from_secs(5));
+    assert_eq!(gate.children(), [], "processes are left");
+    drop(TcpListener::bind(gate.public()).expect("the port is free"));
+    let next = gate.again();
+    assert_eq!(
+        http::get(next.public(), "/next").expect("an answer").text(),
+        "/next"
+    );
+}
+
+/// A gate that is process 1 of a namespace of its own, and its process as it is seen from here.
+fn as_first_process(setup: Setup, command: Vec<String>) -> (Gate, Pid) {
+    let container = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let gate = setup.under(container).backend(command).start();
+    let first = gate
+        .children()
+        .into_iter()
+        .find(|pid| command_of(*pid) == "syngate")
+        .expect("the gate");
+    (gate, first)
+}
+
 #[track_caller]
 fn expect_nothing_left(gate: &Gate) {
     assert_eq!(gate.children(), [], "processes are left");
     assert!(!gate.control().exists(), "the control socket is left");
     drop(TcpListener::bind(gate.public()).expect("the port is free"));
     assert!(gate.ask("/livez").is_err(), "the metrics port is served");
-    thread::yield_now();
 }
 
 fn state(pid: Pid) -> Option<char> {

@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::common::backend::{self, Hop, Outside};
@@ -32,7 +33,7 @@ fn load_rollback_while_the_previous_generation_is_kept() {
     assert_eq!(generation(&gate), "3");
     let report = load.stop();
     report.print("rollback");
-    report.expect_clean();
+    report.expect_standing();
     assert_eq!(net.drops() - before, Drops::default());
 }
 
@@ -139,7 +140,10 @@ fn hold_lasts_until_release_or_its_timeout() {
     send(&server, b"hello");
     drop(server);
     assert_eq!(read_all(&client), (b"hello".to_vec(), End::Eof));
-    assert_eq!(wire.gate.metrics().sum("held", &[]), 0.0);
+    // The workers dispatch before the supervisor has said it.
+    wait_until("it is said to be released", || {
+        wire.gate.metrics().sum("held", &[]) == 0.0
+    });
     assert!(
         wire.gate.log().contains("hold"),
         "a hold that ends by itself is worth a line"
@@ -189,6 +193,8 @@ fn load_activate_another_server() {
         .options([
             "--min-ready",
             "100ms",
+            "--ready-timeout",
+            "2s",
             "--backend",
             &format!("unix:{}", blue.display()),
         ])
@@ -222,7 +228,7 @@ fn load_activate_another_server() {
     );
     let report = load.stop();
     report.print("activate");
-    report.expect_clean();
+    report.expect_standing();
     assert_eq!(net.drops() - before, Drops::default());
 }
 
@@ -297,6 +303,27 @@ fn status_connections_and_events_tell_what_is() {
         0.0,
         "drained means every generation"
     );
+}
+
+#[test]
+fn watching_ends_with_an_interrupt() {
+    let net = Net::new();
+    let gate = server(&net, &[]);
+    let mut watch = gate
+        .verb(["status", "--watch", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("syngate runs");
+    let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
+    for _ in 0..2 {
+        let line = lines.next().expect("a line").expect("a line");
+        let status: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(status["services"][0]["active"], 1);
+    }
+    let pid = i32::try_from(watch.id()).expect("a pid");
+    kill(Pid::from_raw(pid), Signal::SIGINT).expect("the client");
+    assert_eq!(watch.wait().expect("wait").code(), Some(0));
+    gate.run(["status"]).expect_code(0);
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub(super) fn run(shared: &Shared, _: u64) -> Tally {
         let begun = Instant::now();
         let outcome = download(shared).map(|()| begun.elapsed());
         if outcome.is_err() {
+            shared.downloads_failed.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(10));
         }
         tally.add(outcome, shared.start);

@@ -26,6 +26,7 @@ pub(super) fn run(shared: &Shared, number: u64) -> Tally {
     while !shared.stopped() {
         if let Err(failure) = life(shared, &mut random, &mut tally) {
             tally.add(Err(failure), shared.start);
+            shared.kept_failed.fetch_add(1, Ordering::Relaxed);
             // A refused connect comes back at once: don't let the failed ones crowd out the rest.
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -45,10 +46,11 @@ fn life(shared: &Shared, random: &mut Random, tally: &mut Tally) -> Result<(), F
     stream.set_read_timeout(Some(plan.patience))?;
     stream.set_nodelay(true)?;
     for moment in moments {
-        if matches!(pause(&stream, born + moment)?, Pause::Closed)
-            || shared.stopped()
-            || born.elapsed() > plan.kept_life
-        {
+        if matches!(pause(&stream, born + moment)?, Pause::Closed) {
+            tally.ended_idle += 1;
+            break;
+        }
+        if shared.stopped() || born.elapsed() > plan.kept_life {
             break;
         }
         let asked = Instant::now();

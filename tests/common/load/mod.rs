@@ -107,6 +107,8 @@ pub(crate) struct Tally {
     pub(crate) failed: BTreeMap<Failure, u64>,
     /// From the connect (of a kept client: from the request) to the end of the answer, of those that succeeded.
     pub(crate) waits: Vec<Duration>,
+    /// Kept connections that the server ended between two requests, as it may.
+    pub(crate) ended_idle: u64,
     /// When after the load's start the first failures happened.
     pub(crate) first_failures: Vec<(Duration, Failure)>,
 }
@@ -133,6 +135,7 @@ impl Tally {
             *self.failed.entry(failure).or_default() += count;
         }
         self.waits.extend(other.waits);
+        self.ended_idle += other.ended_idle;
         self.first_failures.extend(other.first_failures);
     }
 
@@ -150,8 +153,9 @@ impl Tally {
 }
 
 /// What a load has come to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Report {
+    pub(crate) plan: Plan,
     pub(crate) fresh: Tally,
     pub(crate) kept: Tally,
     pub(crate) downloads: Tally,
@@ -178,17 +182,18 @@ impl Report {
         ] {
             if tally.ok + tally.failures() > 0 {
                 println!(
-                    "{name}: {kind}: {} ok, {} failed {:?} {:?} in {seconds:.1} s",
+                    "{name}: {kind}: {} ok, {} failed {:?} {:?}, {} ended idle, in {seconds:.1} s",
                     tally.ok,
                     tally.failures(),
                     tally.failed,
-                    tally.first_failures
+                    tally.first_failures,
+                    tally.ended_idle
                 );
             }
         }
     }
 
-    /// Nothing failed, and there was something that could have.
+    /// Nothing failed, and new connections came at the plan's pace, up to the last moments.
     #[track_caller]
     pub(crate) fn expect_clean(&self) {
         assert_eq!(
@@ -199,9 +204,29 @@ impl Report {
             self.kept.failed,
             self.downloads.failed
         );
+        let planned = f64::from(self.plan.fresh_per_second) * self.lasted.as_secs_f64();
+        self.expect_many("new connections", &self.fresh, 0.95 * planned);
+    }
+
+    /// [`Report::expect_clean`], and kept clients and downloads had their share. They wait for answers, which a busy server
+    /// gives late, so no share is whole.
+    #[track_caller]
+    pub(crate) fn expect_standing(&self) {
+        self.expect_clean();
+        let (plan, seconds) = (&self.plan, self.lasted.as_secs_f64());
+        let lives = seconds / plan.kept_life.as_secs_f64();
+        let kept = (plan.kept * plan.kept_requests) as f64 * lives;
+        self.expect_many("kept requests", &self.kept, 0.4 * kept);
+        let downloads = plan.downloads as f64 * seconds / plan.download_time.as_secs_f64();
+        self.expect_many("downloads", &self.downloads, 0.4 * downloads);
+    }
+
+    #[track_caller]
+    fn expect_many(&self, what: &str, tally: &Tally, least: f64) {
+        let (found, lasted) = (tally.ok, self.lasted);
         assert!(
-            self.fresh.ok + self.kept.ok + self.downloads.ok > 0,
-            "there was no load"
+            found as f64 >= least,
+            "{found} {what} in {lasted:?} are less than {least:.0}"
         );
     }
 }
@@ -213,7 +238,9 @@ struct Shared {
     stop: AtomicBool,
     fresh: AtomicU64,
     kept: AtomicU64,
+    kept_failed: AtomicU64,
     downloads: AtomicU64,
+    downloads_failed: AtomicU64,
 }
 
 impl Shared {
@@ -239,7 +266,9 @@ impl Load {
             stop: AtomicBool::new(false),
             fresh: AtomicU64::new(0),
             kept: AtomicU64::new(0),
+            kept_failed: AtomicU64::new(0),
             downloads: AtomicU64::new(0),
+            downloads_failed: AtomicU64::new(0),
         });
         let spawn = |number: usize, run: fn(&Shared, u64) -> Tally| {
             let shared = Arc::clone(&shared);
@@ -275,6 +304,14 @@ impl Load {
         });
     }
 
+    /// Waits until a kept client and a download have failed.
+    pub(crate) fn wait_failing(&self) {
+        wait_until("the load fails", || {
+            self.shared.kept_failed.load(Ordering::Relaxed) > 0
+                && self.shared.downloads_failed.load(Ordering::Relaxed) > 0
+        });
+    }
+
     /// Opens nothing more, lets everything under way come to its end, and counts.
     pub(crate) fn stop(mut self) -> Report {
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -287,6 +324,7 @@ impl Load {
             sum
         };
         Report {
+            plan: self.shared.plan.clone(),
             fresh: collect(mem::take(&mut self.fresh)),
             kept: collect(mem::take(&mut self.kept)),
             downloads: collect(mem::take(&mut self.downloads)),
