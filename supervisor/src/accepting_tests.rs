@@ -88,7 +88,9 @@ async fn an_epoll_set_is_proof_and_nothing_is_touched() {
 async fn a_worker_in_a_session_of_its_own_counts() {
     let (spawner, _right) = spawner().await;
     let [listener, _] = kept();
-    let wrapper = ["sh", "-c", "setsid \"$@\" & wait", "sh"];
+    // It ends with its master all the same, so that the test leaves nobody behind.
+    let script = "setsid setpriv --pdeathsig KILL \"$@\" & wait";
+    let wrapper = ["sh", "-c", script, "sh"];
     let child = serve(&spawner, &wrapper, "epoll", &listener);
     ready(&child, &listener).await;
     assert_eq!(child.output().text(), "");
