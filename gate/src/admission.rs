@@ -237,7 +237,7 @@ impl Worker {
         if !listener.socket.is_unix() {
             let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
         }
-        if self.may_warn() {
+        if self.shared.may_warn() {
             tracing::warn!(
                 listener = listener.socket.name(),
                 "{limit} is reached: new connections are reset"
@@ -256,16 +256,6 @@ impl Worker {
         !wants
     }
 
-    /// Whether a line may go to the log: one a second.
-    fn may_warn(&mut self) -> bool {
-        let now = self.clock.now();
-        let may = now >= self.warn_again;
-        if may {
-            self.warn_again = now + Duration::from_secs(1);
-        }
-        may
-    }
-
     fn pause(&mut self, index: u32, listener: &SharedListener, pause: u8, why: &str) {
         let order = Ordering::SeqCst;
         if listener
@@ -274,7 +264,7 @@ impl Worker {
             .is_ok()
         {
             self.shared.paused_listeners.fetch_add(1, order);
-            if self.may_warn() {
+            if self.shared.may_warn() {
                 let name = listener.socket.name();
                 match pause {
                     Pause::ERROR => tracing::warn!(listener = name, "accepting pauses: {why}"),

@@ -179,6 +179,7 @@ impl Gate {
             pending_max: AtomicU64::new(settings.pending_max),
             paused_listeners: AtomicU32::new(0),
             events,
+            warned: Mutex::default(),
         });
         let mut threads = Vec::new();
         for index in 0..settings.workers {

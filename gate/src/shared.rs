@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use syngate_metrics::CloseReason;
@@ -203,9 +204,21 @@ pub(crate) struct Shared {
     /// Listeners that are paused: a close looks for who waits for its room only where there are some.
     pub(crate) paused_listeners: AtomicU32,
     pub(crate) events: mpsc::UnboundedSender<Event>,
+    /// When a limit was last worth a line in the log.
+    pub(crate) warned: Mutex<Option<Instant>>,
 }
 
 impl Shared {
+    /// Whether a line about limits may go to the log: one a second, over all workers.
+    pub(crate) fn may_warn(&self) -> bool {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = warned.is_none_or(|at| at.elapsed() >= Duration::from_secs(1));
+        if may {
+            *warned = Some(Instant::now());
+        }
+        may
+    }
+
     /// Makes every worker look at the pauses.
     pub(crate) fn look_at_pauses(&self) {
         for inbox in &self.inboxes {

@@ -118,8 +118,6 @@ pub(crate) struct Worker {
     pub(crate) due: VecDeque<u32>,
     /// Listeners whose queue has changed since [`Worker::tell`].
     pub(crate) changed: Vec<u32>,
-    /// When a warning about limits may be said again.
-    pub(crate) warn_again: Tick,
     pub(crate) stopped: bool,
 }
 
@@ -149,7 +147,6 @@ impl Worker {
             run: VecDeque::new(),
             due: VecDeque::new(),
             changed: Vec::new(),
-            warn_again: Tick::default(),
             stopped: false,
         }
     }

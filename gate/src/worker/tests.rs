@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 use syngate_metrics::{ConnectionState, Metrics, PendingOutcome};
 use tokio::sync::mpsc;
@@ -36,6 +37,7 @@ impl Ground {
             pending_max: AtomicU64::new(100),
             paused_listeners: AtomicU32::new(0),
             events,
+            warned: Mutex::default(),
         });
         let epoll = Worker::epoll(1, &shared).unwrap();
         let metrics = Metrics::new("test", 2).service("default");
