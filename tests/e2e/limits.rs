@@ -213,8 +213,9 @@ fn load_out_of_descriptors_neither_spins_nor_stops() {
         wire.gate.log()
     );
     assert!(ticks <= 15, "{ticks} of 300 hundredths of a second of CPU"); // 5 %
+    // One a second about accepting, and one about the endpoint, for which there is no descriptor either.
     assert!(
-        lines <= 4,
+        lines <= 8,
         "{lines} lines in three seconds:\n{}",
         wire.gate.log()
     );
