@@ -82,6 +82,7 @@ impl Worker {
             .socket
             .undelivered(&mut self.reader)
             .is_ok_and(|left| left == 0);
+        drop(shared);
         let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
             return;
         };

@@ -287,14 +287,15 @@ impl Worker {
         }
     }
 
-    /// Closes this worker's part of a listener: the socket closes with the last part.
+    /// Closes this worker's part of a listener: the socket closes with the last part. The acknowledgement is dropped after it: who
+    /// waits for that may bind the address anew at once, so no other part may be in the caller's hands.
     pub(crate) fn close_listener(&mut self, index: u32) {
         let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
             return;
         };
+        let _ack = listener.emptying.take();
         let socket = listener.socket.take();
         let registered = std::mem::take(&mut listener.registered);
-        listener.emptying = None;
         if let Some(socket) = socket {
             if registered {
                 // The others' parts keep it open, so closing this one doesn't take it out of the epoll set.

@@ -27,10 +27,11 @@ use crate::proxy_protocol::Addresses;
 use crate::relay::{Relay, Scratch, Side, Turn};
 use crate::socket::Socket;
 
-/// A reset waits this long at most for the bytes before it to be acknowledged.
-const LINGER: Duration = Duration::from_secs(1);
+/// A reset waits for the bytes before it as long as some are acknowledged within this time: three retransmissions at the least
+/// time-out (RFC 6298) come within it, and a peer that takes nothing holds its place no longer.
+const LINGER: Duration = Duration::from_secs(3);
 
-/// Between two looks at whether they are. No event tells it.
+/// The least time between two looks at whether they are; no event tells it. A wait that lasts is looked at less often.
 const LINGER_POLL: Duration = Duration::from_millis(5);
 
 /// A backend that resets a connection before any byte, while its generation is active, may be dying: its sockets close before its
@@ -89,7 +90,9 @@ pub(crate) enum Phase {
         backend: Socket,
         relay: Relay,
         by: Side,
+        /// When the other side last acknowledged something, and how many bytes it had not.
         since: Tick,
+        left: u32,
     },
 }
 
@@ -407,6 +410,7 @@ impl Connection {
                         relay,
                         by,
                         since,
+                        left: u32::MAX,
                     };
                 }
                 self.resetting(context)
@@ -434,26 +438,31 @@ impl Connection {
             relay,
             by,
             since,
+            left,
         } = &mut self.phase
         else {
             return Next::Wait;
         };
-        let waited = context.now.since(*since);
         if *by == Side::Backend && relay.is_untouched() {
             if lease.generation.ended() || !lease.is_active() {
                 context.service.dispatch_attempts[DispatchResult::Reset].inc();
                 return self.withdraw(context);
             }
-            if waited < DOUBT {
+            if context.now.since(*since) < DOUBT {
                 return Next::Wait;
             }
         }
         let (other, reason) = match by {
-            Side::Client => (&*backend, CloseReason::ClientReset),
-            Side::Backend if self.gone => (&self.client, CloseReason::BackendGone),
-            Side::Backend => (&self.client, CloseReason::BackendReset),
+            Side::Client => (backend, CloseReason::ClientReset),
+            Side::Backend if self.gone => (&mut self.client, CloseReason::BackendGone),
+            Side::Backend => (&mut self.client, CloseReason::BackendReset),
         };
-        if !other.has_delivered() && waited < LINGER {
+        other.discard(&mut context.scratch.buffer);
+        let undelivered = other.undelivered();
+        if undelivered < *left {
+            (*left, *since) = (undelivered, context.now);
+        }
+        if undelivered > 0 && context.now.since(*since) < LINGER {
             return Next::Wait;
         }
         other.reset_on_close();
@@ -491,7 +500,7 @@ impl Connection {
                 if doubt {
                     *since + DOUBT
                 } else {
-                    self.touched + LINGER_POLL
+                    self.touched + LINGER_POLL.max(self.touched.since(*since) / 4)
                 }
             }
         }

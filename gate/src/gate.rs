@@ -146,6 +146,7 @@ pub struct Gate {
 struct Registry {
     next: u32,
     services: HashMap<ServiceId, Arc<syngate_metrics::Service>>,
+    /// Looked at under the lock, never cloned out of it: what was removed here is open in no other place than the workers.
     listeners: HashMap<ListenerId, Arc<SharedListener>>,
 }
 
@@ -352,10 +353,9 @@ impl Gate {
 
     /// Reads backlog and drops of every public listener from the kernel into the metrics: call it before a scrape.
     pub fn sample(&self) {
-        let listeners: Vec<_> = self.registry().listeners.values().cloned().collect();
         let mut reader = Reader::new();
         let mut queues: Vec<(Arc<syngate_metrics::Listener>, u64)> = Vec::new();
-        for listener in listeners {
+        for listener in self.registry().listeners.values() {
             listener.tell_drops();
             let Ok(queue) = listener.socket.queue(&mut reader) else {
                 continue;
@@ -378,8 +378,10 @@ impl Gate {
     /// How many connections wait in a listener's accept queue, and how many packets the kernel has dropped there; `None`
     /// where that can't be read.
     pub fn kernel(&self, listener: ListenerId) -> Option<(u64, u64)> {
-        let listener = self.registry().listeners.get(&listener).cloned()?;
-        kernel(&listener, &mut Reader::new())
+        let registry = self.registry();
+        let socket = &registry.listeners.get(&listener)?.socket;
+        let queue = socket.queue(&mut Reader::new()).ok()?;
+        Some((queue.len.into(), socket.drops().ok()?))
     }
 
     /// Resets every connection that is left, counted as `shutdown`, and ends the workers.
@@ -413,10 +415,4 @@ impl Gate {
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Backlog and drops.
-fn kernel(listener: &SharedListener, reader: &mut Reader) -> Option<(u64, u64)> {
-    let queue = listener.socket.queue(reader).ok()?;
-    Some((queue.len.into(), listener.socket.drops().ok()?))
 }

@@ -54,7 +54,7 @@ enum Stream {
     Ended,
     /// The source was reset; all before it has passed once nothing is kept.
     Reset,
-    /// The destination takes nothing more.
+    /// The destination takes nothing more: the rest is dropped.
     Broken,
 }
 
@@ -101,6 +101,10 @@ impl Half {
         let budget = self.written + BUDGET as u64;
         loop {
             match self.stream {
+                // What is kept here may still go to another generation, and what comes behind it with it.
+                Stream::Broken if self.kept.is_none() && from.discard(&mut scratch.buffer) => {
+                    return Flow::More;
+                }
                 Stream::Ended | Stream::Broken => return Flow::Waits,
                 _ if self.kept.is_some() => {
                     if !to.is_writable() {

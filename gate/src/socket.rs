@@ -158,6 +158,14 @@ impl Socket {
         }
     }
 
+    /// Drops what has come, at most four buffers of it, and says whether there may be more.
+    ///
+    /// A receive queue that is full and that nobody reads stops the other direction, too: segments beyond the window are dropped
+    /// with the acknowledgements that they bear (RFC 9293, 3.10.7.4).
+    pub(crate) fn discard(&mut self, buffer: &mut [u8]) -> bool {
+        (0..4).all(|_| self.is_readable() && matches!(self.read(buffer), Read::Bytes(_, false)))
+    }
+
     /// The stream has ended: a socket that has failed ended by a reset, even if another call took the error away.
     pub(crate) fn end(&mut self) -> Read {
         self.flags |= Self::ENDED;
@@ -226,10 +234,12 @@ impl Socket {
         }
     }
 
-    /// Whether all that was written to it has reached the other machine, or never will. A unix socket delivers at once.
-    pub(crate) fn has_delivered(&self) -> bool {
-        self.is(Self::UNIX | Self::FAILED)
-            || sys::unacknowledged(self.fd.as_fd()).map_or(true, |bytes| bytes == 0)
+    /// Bytes that were written to it, haven't reached the other machine, and may still do so. A unix socket delivers at once.
+    pub(crate) fn undelivered(&self) -> u32 {
+        if self.is(Self::UNIX | Self::FAILED) {
+            return 0;
+        }
+        sys::unacknowledged(self.fd.as_fd()).unwrap_or(0)
     }
 
     /// The pending error (SO_ERROR), if there is one.

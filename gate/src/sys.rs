@@ -9,11 +9,11 @@ use socket2::SockAddr;
 nix::ioctl_read_bad!(siocoutq, libc::TIOCOUTQ, libc::c_int);
 
 /// Bytes that a TCP socket has sent and its peer hasn't acknowledged (SIOCOUTQ, tcp(7)).
-pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
+pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQ writes one int through the pointer, which is valid for the call.
     unsafe { siocoutq(socket.as_raw_fd(), &raw mut bytes) }?;
-    Ok(bytes.max(0) as usize)
+    Ok(bytes.max(0) as u32)
 }
 
 /// Limits the ports that connect(2) chooses from (ip(7), IP_LOCAL_PORT_RANGE). Naming the whole range of the system lifts the

@@ -151,6 +151,7 @@ fn a_service_comes_back_while_the_old_one_drains() {
     );
     let (answers, _) = read_all(&old);
     assert!(answers.ends_with(b"1"), "{}", answers.escape_ascii());
+    drop(old);
     wait_until("the old one has ended", || {
         gate.status_json()["services"]
             .as_array()

@@ -16,8 +16,8 @@ use crate::common::wire::{Endpoint, Wire, expect, read_all, send};
 use crate::common::{allow_descriptors, wait_for, wait_until};
 
 const CLIENTS: usize = 10_000;
-/// The gate bears each one for so long.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// The gate bears each one for so long: on a slow machine it takes some seconds until all are there.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// An answer, of which the gate keeps what the kernel has no room for: one buffer at most.
 const ANSWER: u64 = 64 * 1024;
 
@@ -29,7 +29,7 @@ fn load_clients_that_never_say_who_they_are() {
             "--accept-proxy",
             "127.0.0.0/8",
             "--accept-proxy-timeout",
-            "5s",
+            "10s",
         ],
         says: String::new(),
         honest: "PROXY TCP4 192.0.2.1 198.51.100.1 1000 80\r\n",
@@ -50,7 +50,7 @@ fn load_clients_that_never_read() {
         fs::write(format!("/proc/sys/net/ipv4/{name}"), value).expect(name);
     }
     let siege = Siege {
-        options: &["--half-close-timeout", "5s", "--idle-timeout", "5s"],
+        options: &["--half-close-timeout", "10s", "--idle-timeout", "10s"],
         says: format!("GET /download/{ANSWER} HTTP/1.1\r\nConnection: close\r\n\r\n"),
         honest: "",
         reasons: &["half_close_timeout", "idle_timeout"],
@@ -93,11 +93,11 @@ impl Siege {
                 client
             })
             .collect();
-        let open = gate.metrics().sum("connections_open", &[]);
-        assert!(
-            open > 0.8 * limit.min(CLIENTS as f64) && open <= limit,
-            "{open} of {limit} are open"
-        );
+        let open = || gate.metrics().sum("connections_open", &[]);
+        let most = limit.min(CLIENTS as f64);
+        wait_until("nearly all are open", || open() > 0.95 * most);
+        let open = open();
+        assert!(open <= limit, "{open} of {limit} are open");
         // Where the limit is reached, those who mean well wait until a place is free.
         let mut longest = Duration::ZERO;
         for _ in 0..20 {

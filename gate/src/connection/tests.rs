@@ -365,15 +365,15 @@ fn a_connect_that_meets_itself_is_no_backend() {
     assert_eq!(refused.get(), 1);
 }
 
-#[test]
-fn a_reset_waits_for_what_is_still_on_its_way() {
-    let mut ground = Ground::new();
-    let (mut client, inner) = tcp();
+/// A connection that its backend has reset, whose client's kernel has no room for all that came before, as long as the client
+/// doesn't read; and how much that was.
+fn reset_on_its_way(ground: &mut Ground) -> (TcpStream, Connection, usize) {
+    let (client, inner) = tcp();
     let mut connection = ground.connection(inner, pending());
     let mut accepted = ground.relay(&mut connection);
-    // More than the client's kernel takes, as long as it doesn't read.
     let (mut sent, mut next) = (0, Next::Wait);
-    while connection.client.has_delivered() {
+    // Much more than that, so that it takes the client several times.
+    while connection.client.undelivered() < 400_000 {
         accepted.write_all(&[7; 100_000]).unwrap();
         sent += 100_000;
         until(backend(&connection), PollFlags::POLLIN);
@@ -385,13 +385,41 @@ fn a_reset_waits_for_what_is_still_on_its_way() {
     until(backend(&connection), PollFlags::POLLERR);
     let next = connection.event(Side::Backend, RESET, &mut ground.context());
     assert_eq!(next, Next::Wait);
+    (client, connection, sent)
+}
+
+#[test]
+fn a_reset_waits_as_long_as_some_of_it_is_taken() {
+    let almost = LINGER - Duration::from_millis(1);
+    let mut ground = Ground::new();
+    let (mut client, mut connection, _) = reset_on_its_way(&mut ground);
+    ground.now = ground.now + almost;
+    assert_eq!(connection.expired(&mut ground.context()), Next::Wait);
+    let before = connection.client.undelivered();
+    let start = Instant::now();
+    while connection.client.undelivered() == before {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        client.read_exact(&mut [0; 1000]).unwrap();
+    }
+    assert!(connection.client.undelivered() > 0, "some is left");
+    ground.now = ground.now + almost; // Nearly twice as long as it may take without that.
+    assert_eq!(connection.expired(&mut ground.context()), Next::Wait);
+    ground.now = ground.now + LINGER;
+    let end = Next::Close(CloseReason::BackendReset);
+    assert_eq!(connection.expired(&mut ground.context()), end);
+}
+
+#[test]
+fn a_reset_waits_for_what_is_still_on_its_way() {
+    let mut ground = Ground::new();
+    let (mut client, mut connection, sent) = reset_on_its_way(&mut ground);
     let mut got = 0;
     let mut buffer = [0; 10_000];
     let mut end = None;
     let start = Instant::now();
     while end.is_none() {
         assert!(start.elapsed() < Duration::from_secs(20));
-        if !connection.client.has_delivered() || got < 100_000 {
+        if connection.client.undelivered() > 0 || got < 100_000 {
             got += client.read(&mut buffer).unwrap();
         }
         let edge = EpollFlags::EPOLLOUT;

@@ -55,13 +55,14 @@ pub(crate) fn settings() -> ServiceSettings {
     }
 }
 
+pub(crate) const OPTIONS: Options = Options {
+    backlog: 4096,
+    keepalive: None,
+    v6only: false,
+};
+
 pub(crate) fn bind(address: &Address) -> Listener {
-    let options = Options {
-        backlog: 4096,
-        keepalive: None,
-        v6only: false,
-    };
-    listener::bind("l0", address, &options).unwrap()
+    listener::bind("l0", address, &OPTIONS).unwrap()
 }
 
 /// A gate with a service that has one listener, and nothing active.

@@ -3,14 +3,16 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
-use syngate_gate::listener::{Address, KeptListener};
+use syngate_gate::listener::{self, Address, KeptListener, LocalAddress};
 use syngate_gate::{ListenerId, Target};
 use syngate_metrics::{CloseReason, ConnectionState};
 
 use crate::common::{
-    Fixture, LOOPBACK, ask, bind, descriptors_again, echo, in_a_child, no_more_descriptors,
-    settings, until, wait,
+    Fixture, LOOPBACK, OPTIONS, ask, bind, descriptors_again, echo, in_a_child,
+    no_more_descriptors, settings, until, wait,
 };
 
 #[test]
@@ -28,6 +30,34 @@ fn a_closing_listener_loses_nobody() {
         fixture.until_empty();
         assert_eq!(fixture.stop().closed(CloseReason::Eof), 200);
     }
+}
+
+/// Who waits for the close may have the address at once, whoever looks at the listeners meanwhile.
+#[test]
+fn a_closed_listener_leaves_its_address() {
+    let fixture = Fixture::new(2, settings());
+    let done = AtomicBool::new(false);
+    let looks = || {
+        while !done.load(Ordering::Relaxed) {
+            fixture.gate.sample();
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(looks);
+        let mut listener = fixture.listener;
+        let failed = (0..50).find_map(|_| {
+            wait(fixture.gate.close(listener));
+            let again = listener::bind("l0", &Address::Tcp(fixture.address), &OPTIONS);
+            match again {
+                Ok(again) => listener = wait(fixture.gate.open(fixture.service, again)),
+                Err(error) => return Some(error.to_string()),
+            }
+            None
+        });
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(failed, None);
+    });
+    fixture.stop();
 }
 
 #[test]
@@ -119,7 +149,7 @@ fn an_adoption_waits_for_descriptors() {
         .collect();
     let listener = kept.adopt("l0").unwrap();
     no_more_descriptors();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let adopting = scope.spawn(|| {
             let mut adopting = Box::pin(fixture.gate.adopt(fixture.listener, listener));
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -144,7 +174,7 @@ fn a_removed_service_leaves_nothing_and_others_run_on() {
     fixture.activate(&fixture.generation(1, echo("")));
     let other = wait(fixture.gate.add_service("other", settings()));
     let listener = bind(&Address::Tcp(LOOPBACK));
-    let syngate_gate::listener::LocalAddress::Tcp(address) = *listener.address() else {
+    let LocalAddress::Tcp(address) = *listener.address() else {
         unreachable!()
     };
     let id: ListenerId = wait(fixture.gate.open(other, listener));
