@@ -232,6 +232,12 @@ impl Gate {
         String::from_utf8_lossy(&fs::read(&self.log).expect("the log")).into_owned()
     }
 
+    /// Waits until the log has these words: another thread writes it.
+    #[track_caller]
+    pub(crate) fn expect_log(&self, words: &str) {
+        super::wait_until(words, || self.log().contains(words));
+    }
+
     /// Waits until `/readyz` says 200 and the first run has ended; a gate that ends instead fails the test.
     pub(crate) fn wait_ready(&mut self) {
         wait_for("the gate is ready", || {

@@ -39,11 +39,8 @@ fn full_queue_leaves_the_rest_to_the_kernel() {
         metrics.sum("connections_closed_total", &[("reason", "overflow")]),
         0.0
     );
-    assert!(
-        wire.gate.log().contains("pending_max"),
-        "a full queue is worth a line:\n{}",
-        wire.gate.log()
-    );
+    wire.gate
+        .expect_log("pending_max is reached: accepting pauses");
 }
 
 #[test]
@@ -149,11 +146,8 @@ fn connections_at_the_limit_wait_for_their_turn() {
     for client in &late {
         assert_eq!(read_all(client).0, b"your turn");
     }
-    assert!(
-        wire.gate.log().contains("max_connections"),
-        "the limit is worth a line:\n{}",
-        wire.gate.log()
-    );
+    wire.gate
+        .expect_log("max_connections is reached: accepting pauses");
 }
 
 #[test]
@@ -207,11 +201,7 @@ fn load_out_of_descriptors_neither_spins_nor_stops() {
         cpu_ticks(&wire.gate) - before,
         wire.gate.log().lines().count() - lines,
     );
-    assert!(
-        wire.gate.log().contains("accepting pauses"),
-        "the want of descriptors is worth a line:\n{}",
-        wire.gate.log()
-    );
+    wire.gate.expect_log("accepting pauses");
     assert!(ticks <= 15, "{ticks} of 300 hundredths of a second of CPU"); // 5 %
     // One a second about accepting, and one about the endpoint, for which there is no descriptor either.
     assert!(
@@ -280,9 +270,7 @@ fn a_connect_without_a_descriptor_is_the_gates_own_failure() {
     let open = fs::read_dir(format!("/proc/{}/fd", gate.pid())).expect("its descriptors");
     limit_descriptors(&gate, open.count() as u64);
     gate.run(["release"]).expect_code(0);
-    wait_until("it is said", || {
-        gate.log().contains("the gate can't connect to an endpoint")
-    });
+    gate.expect_log("the gate can't connect to an endpoint");
     assert!(
         !gate.log().contains("takes no connection"),
         "{}",

@@ -190,7 +190,7 @@ fn output_of_a_backend_goes_to_the_log() {
         .chain(command)
         .collect();
     let gate = setup.backend(words).start();
-    assert!(gate.log().contains("hello from the backend"));
+    gate.expect_log("hello from the backend");
     let mut body = String::new();
     http::get(gate.public(), "/")
         .expect("an answer")

@@ -144,10 +144,7 @@ fn hold_lasts_until_release_or_its_timeout() {
     wait_until("it is said to be released", || {
         wire.gate.metrics().sum("held", &[]) == 0.0
     });
-    assert!(
-        wire.gate.log().contains("hold"),
-        "a hold that ends by itself is worth a line"
-    );
+    wire.gate.expect_log("the hold's time is up");
 }
 
 #[test]
