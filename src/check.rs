@@ -12,6 +12,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 use syngate_supervisor::child::Spawner;
 use syngate_supervisor::config::{Backend, Config};
+use syngate_supervisor::haproxy;
 use syngate_supervisor::reaper::Reaper;
 use syngate_supervisor::supervisor;
 
@@ -34,7 +35,7 @@ pub(crate) fn check(args: RunArgs) -> ExitCode {
 fn try_check(args: RunArgs) -> Result<String, StartError> {
     let environment = |name: &str| std::env::var_os(name);
     // Sockets are inherited by the gate itself, so their names aren't known here.
-    let loaded = Loader::new(args, &environment, Facts::gather(None))?.load()?;
+    let mut loaded = Loader::new(args, &environment, Facts::gather(None))?.load()?;
     for warning in &loaded.warnings {
         eprintln!("syngate: warning: {warning}");
     }
@@ -46,12 +47,19 @@ fn try_check(args: RunArgs) -> Result<String, StartError> {
         .enable_all()
         .build()
         .map_err(refused)?;
-    let process = &loaded.config.process;
+    let process = loaded.config.process.clone();
     // The runtime directory may be a running gate's.
     let scratch = Scratch::make(&process.runtime_dir).map_err(refused)?;
     runtime.block_on(async {
         let spawner = Spawner::new(Reaper::start().map_err(refused)?, nofile).map_err(refused)?;
-        for service in &loaded.config.services {
+        for service in &mut loaded.config.services {
+            let complete = haproxy::read(service.clone(), &spawner).await;
+            *service = complete.map_err(|error| {
+                StartError::Invalid(format!("service {}: {error}", service.name))
+            })?;
+            for warning in haproxy::warnings(service) {
+                eprintln!("syngate: warning: {warning}");
+            }
             supervisor::check(service, &spawner, &process.runtime_dir, scratch.path())
                 .await
                 .map_err(|failed| {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use syngate_gate::listener::Address;
-use syngate_supervisor::config::{Config, Pass, ProcessConfig, ServiceConfig};
+use syngate_supervisor::config::{Backend, Config, Pass, ProcessConfig, ServiceConfig};
 
 use crate::cli::options::{LogFormat, ProcessOptions, RunArgs, ServiceOptions};
 use facts::Facts;
@@ -261,11 +261,15 @@ fn read(path: &Path) -> Result<String, StartError> {
 const OWN_DESCRIPTORS: u64 = 40;
 
 /// Two descriptors a client, less what else is open: a reserve for files and sockets of the process itself, the listeners,
-/// and their kept ones (ours, and a duplicate for the start of the next) for each generation that may live.
+/// and their kept ones (ours, and a duplicate for the start of the next) for each generation that may live. HAProxy's listeners
+/// aren't known here, and may come with any reload: it gets a quarter.
 fn allowed_connections(nofile: u64, workers: u64, services: &[ServiceConfig]) -> u64 {
     let listeners: u64 = services
         .iter()
         .map(|service| {
+            if matches!(service.backend, Backend::Haproxy(_)) {
+                return nofile / 4;
+            }
             let kept = match service.pass {
                 Pass::None => 0,
                 Pass::Fd | Pass::ListenFds => 2 * service.max_generations as u64,

@@ -110,6 +110,15 @@ pub(crate) struct ServiceOptions {
     /// Public address: PORT, IP:PORT, [IP6]:PORT, unix:PATH[,mode=0660] or fd:NAME (repeatable)
     #[arg(long, value_name = "[NAME=]ADDR")]
     pub(crate) listen: Vec<Named>,
+    /// HAProxy's configuration, a file or a directory, instead of COMMAND: its public ports become the gate's (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) haproxy: Vec<PathBuf>,
+    /// HAProxy's program; without a slash it is looked up in PATH at each start
+    #[arg(long, value_name = "PROGRAM", default_value = "haproxy")]
+    pub(crate) haproxy_binary: String,
+    /// Added to HAProxy's command line, as in "-q -n 4000"
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true, value_parser = value::command)]
+    pub(crate) haproxy_args: Option<Argv>,
     /// Where servers listen that somebody else runs, or where COMMAND listens if its address is fixed: HOST:PORT, [IP6]:PORT
     /// or unix:PATH; for one listener, else for all (repeatable)
     #[arg(long, value_name = "[LISTENER=]ADDR")]
@@ -127,7 +136,7 @@ pub(crate) struct ServiceOptions {
     /// Bound of one check
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = value::bound)]
     pub(crate) check_timeout: Duration,
-    /// How a generation proves that it is ready: tcp, http:PATH, notify, fd:N or exec:CMD
+    /// How a generation proves that it is ready: tcp, http:PATH, notify, fd:N or exec:CMD; HAProxy needs none
     #[arg(long, value_name = "HOW", default_value = "tcp")]
     pub(crate) ready: Ready,
     /// Bound from the start to ready
@@ -142,13 +151,14 @@ pub(crate) struct ServiceOptions {
     /// From the end of min-ready to the drain's first step
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = value::delay)]
     pub(crate) drain_delay: Duration,
-    /// Tells the old generation to accept no more, once its accept queue is empty [default: none]
+    /// Tells the old generation to accept no more, once its accept queue is empty [default: none; HAProxy:
+    /// SIGUSR1]
     #[arg(long, value_name = "SIGNAL", value_parser = value::signal)]
     pub(crate) drain_signal: Option<Signal>,
     /// Bound of a drain, then its connections are reset; or off [default: 30s; replace: 5s]
     #[arg(long, value_name = "TIME", value_parser = value::limit)]
     pub(crate) drain_timeout: Option<Limit>,
-    /// Try a failed reload again by itself [default: false]
+    /// Try a failed reload again by itself [default: false; HAProxy: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub(crate) retry: Option<bool>,
     /// Ends a drained generation

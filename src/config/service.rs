@@ -5,10 +5,13 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use syngate_gate::ServiceSettings;
 use syngate_gate::listener::{Address, Named};
+use syngate_gate::proxy_protocol::Version;
 use syngate_supervisor::config::{
-    Argv, Backend, BackendAddress, BackendTarget, ListenerConfig, Pass, ServiceConfig, Strategy,
+    Argv, Backend, BackendAddress, BackendTarget, Haproxy, ListenerConfig, Pass, ServiceConfig,
+    Strategy,
 };
 use syngate_supervisor::readiness::Ready;
 
@@ -49,14 +52,26 @@ impl Context<'_> {
         options: ServiceOptions,
         warnings: &mut Vec<String>,
     ) -> Result<ServiceConfig, StartError> {
-        let listeners = self.listeners(options.listen)?;
+        let haproxy = !options.haproxy.is_empty();
+        let listeners = match haproxy {
+            true => Vec::new(), // They are in its configuration.
+            false => self.listeners(options.listen)?,
+        };
         self.backends_have_listeners(&options.backend, &listeners)?;
         let pass = match options.pass {
             Some(pass) => pass,
             None if uses(&options.command, "fd") => Pass::Fd,
             None => Pass::None,
         };
-        let backend = if options.command.is_empty() {
+        let backend = if haproxy {
+            self.haproxy()?;
+            Backend::Haproxy(Haproxy {
+                files: options.haproxy,
+                program: options.haproxy_binary,
+                arguments: options.haproxy_args.unwrap_or_default(),
+                plan: None,
+            })
+        } else if options.command.is_empty() {
             self.without_command(pass, options.strategy, &options.ready)?;
             self.every_listener_has_one(&options.backend, &listeners)?;
             Backend::Addresses(options.backend)
@@ -80,7 +95,7 @@ impl Context<'_> {
             ready_settle: options.ready_settle,
             min_ready: options.min_ready,
             drain_delay: options.drain_delay,
-            drain_signal: options.drain_signal,
+            drain_signal: options.drain_signal.or(haproxy.then_some(Signal::SIGUSR1)),
             drain_timeout: match (options.drain_timeout, options.strategy) {
                 (Some(limit), _) => limit.0,
                 (None, Strategy::Overlap) => Some(Duration::from_secs(30)),
@@ -90,7 +105,7 @@ impl Context<'_> {
             stop_timeout: options.stop_timeout,
             keep_previous: options.keep_previous,
             max_generations: options.max_generations.into(),
-            retry: options.retry.unwrap_or(false),
+            retry: options.retry.unwrap_or(haproxy),
             gate: ServiceSettings {
                 pending_timeout: options.pending_timeout,
                 pending_overflow: options.pending_overflow,
@@ -99,7 +114,10 @@ impl Context<'_> {
                 idle_timeout: options.idle_timeout.0,
                 half_close_timeout: options.half_close_timeout.0,
                 keepalive: options.keepalive.0,
-                send_proxy: options.send_proxy,
+                send_proxy: match haproxy {
+                    true => Some(Version::V2),
+                    false => options.send_proxy,
+                },
                 accept_proxy: options.accept_proxy,
                 accept_proxy_timeout: options.accept_proxy_timeout,
                 sources: options.source,
@@ -110,6 +128,41 @@ impl Context<'_> {
         self.strategy(&service)?;
         self.warn(&service, warnings);
         Ok(service)
+    }
+
+    /// Refuses what HAProxy has ways of its own for.
+    fn haproxy(&self) -> Result<(), StartError> {
+        let others = [
+            (COMMAND, "haproxy starts it: remove COMMAND"),
+            (
+                "listen",
+                "its configuration says where to listen: remove it",
+            ),
+            ("backend", "its configuration names the servers: remove it"),
+            (
+                "pass",
+                "its listeners are always made here and passed: remove it",
+            ),
+            (
+                "check",
+                "its configuration is always checked, by haproxy -c: remove it",
+            ),
+            ("ready", "its stats socket proves it: remove it"),
+            ("send_proxy", "it always gets PROXY v2: remove it"),
+            ("accept_proxy", "write accept-proxy on its bind line"),
+        ];
+        for (key, cure) in others {
+            if self.is_written(key) {
+                return Err(
+                    self.error(key, format_args!("this can't stand beside haproxy; {cure}"))
+                );
+            }
+        }
+        if self.is_written("strategy") {
+            let what = "two generations of HAProxy can always run at once: remove it";
+            return Err(self.error("strategy", what));
+        }
+        Ok(())
     }
 
     fn listeners(&self, listen: Vec<Named>) -> Result<Vec<ListenerConfig>, StartError> {
@@ -309,6 +362,7 @@ impl Context<'_> {
         let targets = match &service.backend {
             Backend::Command { fixed, .. } => fixed,
             Backend::Addresses(addresses) => addresses,
+            Backend::Haproxy(_) => &Vec::new(),
         };
         let ports = &self.facts.ephemeral_ports;
         for target in targets {

@@ -2,11 +2,13 @@
 //! again at each reload.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use syngate_gate::{ServiceSettings, listener};
 
+use crate::haproxy::Plan;
 use crate::readiness::Ready;
 
 /// One service: the listeners that flip together, and how the generations behind them are made.
@@ -14,7 +16,7 @@ use crate::readiness::Ready;
 pub struct ServiceConfig {
     /// `default` without a file.
     pub name: String,
-    /// At least one.
+    /// At least one; HAProxy's come from its own configuration, and are none until that has been read.
     pub listeners: Vec<ListenerConfig>,
     /// What a generation is.
     pub backend: Backend,
@@ -58,6 +60,13 @@ pub struct ServiceConfig {
     pub keepalive: Option<Duration>,
 }
 
+impl ServiceConfig {
+    /// Whether it says all that a start needs: HAProxy's own configuration may not have been read, or not exist yet.
+    pub fn is_complete(&self) -> bool {
+        !matches!(&self.backend, Backend::Haproxy(haproxy) if haproxy.plan.is_none())
+    }
+}
+
 /// A public address of a service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerConfig {
@@ -80,8 +89,23 @@ pub enum Backend {
         /// Where it listens, if that is fixed (`--backend` beside a COMMAND); empty: a private endpoint a generation.
         fixed: Vec<BackendAddress>,
     },
+    /// HAProxy with a configuration of its own.
+    Haproxy(Haproxy),
     /// Somebody else's servers.
     Addresses(Vec<BackendAddress>),
+}
+
+/// An HAProxy whose public ports are the gate's: see [`crate::haproxy`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Haproxy {
+    /// Configuration files and directories, as for its `-f`.
+    pub files: Vec<PathBuf>,
+    /// Its program; one without a slash is looked up in PATH at each start.
+    pub program: String,
+    /// Added to its command line.
+    pub arguments: Argv,
+    /// What the files said when the run began; `None` until they have been read.
+    pub plan: Option<Arc<Plan>>,
 }
 
 /// One `--backend [LISTENER=]ADDR`.

@@ -7,6 +7,7 @@
 //!
 //! With several listeners a placeholder stands for the first one, and `{addr_NAME}` for another, as `SYNGATE_ADDR_NAME` does.
 
+mod haproxy;
 mod named;
 mod place;
 mod ready;
@@ -17,7 +18,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use syngate_gate::accept_queue::{Probe, Reader};
 use syngate_gate::listener::KeptListener;
@@ -53,6 +53,8 @@ pub(crate) struct Site {
     ways: Vec<Way>,
     env: Vec<(String, OsString)>,
     placeholders: Vec<(String, String)>,
+    /// What HAProxy has beside that.
+    haproxy: Option<haproxy::Front>,
 }
 
 impl Site {
@@ -67,9 +69,6 @@ impl Site {
         places: &Mutex<Places>,
         kept: Option<Kept>,
     ) -> Result<Site, String> {
-        let Backend::Command { argv, fixed } = &config.backend else {
-            return Err("there is no command to start".to_owned());
-        };
         let mut site = Site {
             directory,
             kept: kept.unwrap_or_default(),
@@ -77,20 +76,22 @@ impl Site {
             ways: Vec::new(),
             env: Vec::new(),
             placeholders: Vec::new(),
+            haproxy: None,
         };
-        let named = Named::in_command(argv);
-        if !fixed.is_empty() {
-            site.ways = vec![fixed_way(fixed).await?];
-        } else if config.pass == Pass::None {
-            site.ways = site.private(config, named, places)?;
-        } else {
-            if site.kept.is_empty() {
-                site.kept = site.keep(config, named, places)?;
+        match &config.backend {
+            Backend::Command { argv, fixed } => {
+                let named = Named::in_command(argv);
+                if !fixed.is_empty() {
+                    site.ways = vec![fixed_way(fixed).await?];
+                } else if config.pass == Pass::None {
+                    site.ways = site.private(config, named, places)?;
+                } else {
+                    let names = config.listeners.iter().map(|one| one.name.as_str());
+                    site.keep(names, named, places)?;
+                }
             }
-            let address = |(name, kept): &(String, Arc<KeptListener>)| {
-                (Some(name.clone()), kept.address().clone())
-            };
-            site.ways = vec![site.kept.iter().map(address).collect()];
+            Backend::Haproxy(haproxy) => site.front(haproxy, places)?,
+            Backend::Addresses(_) => return Err("there is no command to start".to_owned()),
         }
         site.describe(config);
         Ok(site)
@@ -120,24 +121,29 @@ impl Site {
         })
     }
 
-    /// Listeners that are made here.
-    fn keep(
-        &self,
-        config: &ServiceConfig,
+    /// Listeners that are made here, one for each of these names, unless they were inherited.
+    fn keep<'a>(
+        &mut self,
+        names: impl Iterator<Item = &'a str>,
         named: Named,
         places: &Mutex<Places>,
-    ) -> Result<Kept, String> {
+    ) -> Result<(), String> {
         let make = || match named.tcp {
             true => KeptListener::tcp(take(places)?),
             false => KeptListener::unix(self.directory.path()),
         };
-        let mut kept = Kept::new();
-        for listener in &config.listeners {
-            let made = make()
-                .map_err(|error| format!("can't make the listener that is passed: {error}"))?;
-            kept.push((listener.name.clone(), Arc::new(made)));
+        if self.kept.is_empty() {
+            for name in names {
+                let made = make()
+                    .map_err(|error| format!("can't make the listener that is passed: {error}"))?;
+                self.kept.push((name.to_owned(), Arc::new(made)));
+            }
         }
-        Ok(kept)
+        let address = |(name, kept): &(String, Arc<KeptListener>)| {
+            (Some(name.clone()), kept.address().clone())
+        };
+        self.ways = vec![self.kept.iter().map(address).collect()];
+        Ok(())
     }
 
     /// Fills in placeholders and environment.
@@ -206,27 +212,39 @@ impl Site {
         Ok(())
     }
 
-    /// Runs a check as the generation would be started: the same placeholders, environment and descriptors. Nothing that it has
-    /// started outlives it, in its group or not.
-    ///
-    /// # Errors
-    /// It can't run.
-    pub(crate) async fn check(
-        self,
-        argv: &[String],
-        within: Duration,
-        spawner: &Spawner,
-    ) -> Result<Outcome, String> {
-        let cannot = |error: &dyn std::fmt::Display| format!("the check can't run: {error}");
+    /// A command of this generation's: with its placeholders, environment and descriptors.
+    fn command(&self, argv: &[String]) -> io::Result<Command> {
         let mut command = Command {
             env: self.env.clone(),
             ..Command::new(self.fill(argv))
         };
         for (name, kept) in &self.kept {
-            let copy = kept.as_fd().try_clone_to_owned();
-            let copy = copy.map_err(|error| cannot(&error))?;
+            let copy = kept.as_fd().try_clone_to_owned()?;
             command.listeners.push((name.clone(), copy));
         }
+        if let Some(haproxy) = &self.haproxy {
+            let copy = haproxy.stats.as_fd().try_clone_to_owned()?;
+            command.listeners.push(("stats".to_owned(), copy));
+        }
+        Ok(command)
+    }
+
+    /// Runs its check as the generation would be started. Nothing that it has started outlives it, in its group or not.
+    ///
+    /// # Errors
+    /// It can't run.
+    pub(crate) async fn check(
+        self,
+        config: &ServiceConfig,
+        spawner: &Spawner,
+    ) -> Result<Outcome, String> {
+        let cannot = |error: &dyn std::fmt::Display| format!("the check can't run: {error}");
+        let argv = match &self.haproxy {
+            Some(haproxy) => &haproxy.check,
+            None => config.check.as_deref().unwrap_or_default(),
+        };
+        let command = self.command(argv).map_err(|error| cannot(&error))?;
+        let within = config.check_timeout;
         let outcome = spawner.run_to_end(command, within).await;
         let ended = self.directory.end_processes().await.map(drop);
         if let Err(error) = ended.and_then(|()| self.directory.remove()) {
@@ -244,20 +262,15 @@ impl Site {
         config: &ServiceConfig,
         spawner: &Spawner,
     ) -> Result<(Child, Readiness), String> {
-        let Backend::Command { argv, .. } = &config.backend else {
-            return Err("there is no command to start".to_owned());
+        let argv = match (&config.backend, &self.haproxy) {
+            (Backend::Command { argv, .. }, _) => argv,
+            (_, Some(haproxy)) => &haproxy.run,
+            _ => return Err("there is no command to start".to_owned()),
         };
         let cannot =
             |error: io::Error| format!("its proof of readiness can't be prepared: {error}");
-        let mut command = Command {
-            env: self.env.clone(),
-            ..Command::new(self.fill(argv))
-        };
+        let mut command = self.command(argv).map_err(cannot)?;
         command.listen_fds = config.pass == Pass::ListenFds;
-        for (name, kept) in &self.kept {
-            let copy = kept.as_fd().try_clone_to_owned().map_err(cannot)?;
-            command.listeners.push((name.clone(), copy));
-        }
         let mut prepared = None;
         let mut notify = None;
         match &config.ready {
@@ -286,6 +299,9 @@ impl Site {
         }
         let leader = child.pid();
         let proof = match (&config.ready, notify) {
+            _ if let Some(haproxy) = &self.haproxy => {
+                Some(Proof::Haproxy(haproxy.stats.address().clone()))
+            }
             (Ready::Notify, Some(socket)) => Some(Proof::Notify { socket, leader }),
             (Ready::Exec(argv), _) => Some(Proof::Exec {
                 spawner: spawner.clone(),
@@ -303,7 +319,7 @@ impl Site {
             Ready::Http(path) => Some(path.clone()),
             _ => None,
         };
-        let connects = config.ready == Ready::Tcp;
+        let connects = config.ready == Ready::Tcp && self.haproxy.is_none();
         let readiness = Readiness {
             proof,
             path,
@@ -312,6 +328,24 @@ impl Site {
             hello: hello(config),
         };
         Ok((child, readiness))
+    }
+
+    /// Where its HAProxy takes orders, if it is one.
+    pub(crate) fn stats(&self) -> Option<&Target> {
+        self.haproxy.as_ref().map(|haproxy| haproxy.stats.address())
+    }
+
+    /// Makes the paths of its stats sockets lead to it, now that it is active.
+    pub(crate) fn publish(&self) {
+        for (canonical, private) in self.haproxy.iter().flat_map(|haproxy| &haproxy.links) {
+            if let Err(error) = haproxy::publish(canonical, private) {
+                tracing::warn!(
+                    "the stats socket {} can't be led to the active generation, whose own is {}: {error}",
+                    canonical.display(),
+                    private.display()
+                );
+            }
+        }
     }
 
     /// In which ways its server may listen.

@@ -22,6 +22,7 @@ use crate::accepting;
 use crate::child::{End, Spawner};
 use crate::command::{Command, FIRST_DESCRIPTOR, SpawnError};
 use crate::dial;
+use crate::haproxy;
 use crate::notify::NotifySocket;
 
 /// How soon a failed connect is tried again.
@@ -158,6 +159,8 @@ pub enum Proof {
         /// The number of the other end in the child.
         number: RawFd,
     },
+    /// HAProxy answers on its stats socket: all its listeners are open then.
+    Haproxy(Target),
     /// A command exits with status 0.
     Exec {
         /// Who runs it.
@@ -222,6 +225,7 @@ impl Proof {
             Proof::Connect { .. } | Proof::Http { .. } => "no answer came".into(),
             Proof::Accepting { .. } => "it accepts nothing from its listeners".into(),
             Proof::Notify { .. } => "READY=1 didn't come".into(),
+            Proof::Haproxy(_) => "HAProxy doesn't answer on its stats socket".into(),
             Proof::Newline { number, .. } => format!("no newline came through descriptor {number}"),
             Proof::Exec { .. } => "the readiness command didn't end".into(),
         }
@@ -261,6 +265,13 @@ impl Proof {
                 }
             },
             Proof::Notify { socket, leader } => Ok(socket.ready(*leader).await?),
+            Proof::Haproxy(stats) => {
+                while let Err(error) = haproxy::answers(stats).await {
+                    *why = format!("`show info` on its stats socket: {error}");
+                    sleep(ASK_AGAIN).await;
+                }
+                Ok(())
+            }
             Proof::Newline { reader, number } => {
                 let mut bytes = [0; 64];
                 loop {

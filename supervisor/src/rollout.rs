@@ -326,5 +326,5 @@ fn overlaps(config: &ServiceConfig) -> bool {
 }
 
 fn has_process(config: &ServiceConfig) -> bool {
-    matches!(config.backend, Backend::Command { .. })
+    !matches!(config.backend, Backend::Addresses(_))
 }

@@ -31,6 +31,7 @@ use tokio_util::task::TaskTracker;
 use crate::child::Spawner;
 use crate::config::{Config, ServiceConfig};
 use crate::handle::{self, Ask, Asked, Handle};
+use crate::haproxy::{self, NotRead};
 use crate::launch::{self, Places};
 use crate::notify::Manager;
 use crate::rollout::Event;
@@ -207,7 +208,7 @@ impl Supervisor {
             tracing::warn!(ended, "ended what a dead gate had left");
         }
         let mut early = Vec::new();
-        {
+        let services = {
             let mut checks = std::pin::pin!(check_all(&self.cx));
             loop {
                 tokio::select! {
@@ -218,8 +219,8 @@ impl Supervisor {
                     }
                 }
             }
-        }
-        for config in self.cx.config.services.clone() {
+        };
+        for config in services {
             self.add(config, false).await;
         }
         for service in &mut self.services {
@@ -230,7 +231,12 @@ impl Supervisor {
         }
         for service in &mut self.services {
             service.open(&self.cx).await;
-            service.feed(&mut self.cx, Event::Start).await;
+            if service.rollout.config().is_complete() {
+                service.feed(&mut self.cx, Event::Start).await;
+            } else {
+                // Nobody can wait for it: the first reload begins to serve.
+                (service.begun, service.late) = (true, true);
+            }
         }
         for ask in early {
             self.take(ask).await;
@@ -356,22 +362,38 @@ impl Supervisor {
     }
 }
 
-async fn check_all(cx: &Context) -> Result<(), StartError> {
+/// The services, complete and checked. One whose HAProxy has no configuration yet stays as it is.
+async fn check_all(cx: &Context) -> Result<Vec<ServiceConfig>, StartError> {
+    let mut services = Vec::new();
     for config in &cx.config.services {
         let service = config.name.clone();
+        let refused = |why| StartError::Check {
+            service: service.clone(),
+            why,
+        };
         launch::find_program(config)
             .map_err(|why| StartError::System(format!("service {service}: {why}")))?;
+        let complete = match haproxy::read(config.clone(), &cx.spawner).await {
+            Ok(complete) => complete,
+            Err(missing @ NotRead::Missing(_)) => {
+                tracing::warn!(service, "{missing} yet: the first reload begins to serve");
+                services.push(config.clone());
+                continue;
+            }
+            Err(NotRead::Bad(why)) => return Err(refused(why)),
+        };
+        haproxy::warn(&complete, None);
         let directory = cx.runtime_dir.path();
-        let checked = check(config, &cx.spawner, directory, directory).await;
-        checked.map_err(|failed| StartError::Check {
-            service,
-            why: match failed.output {
+        let checked = check(&complete, &cx.spawner, directory, directory).await;
+        checked.map_err(|failed| {
+            refused(match failed.output {
                 Some(output) => format!("{}\n{}", failed.why, output.trim_end()),
                 None => failed.why,
-            },
+            })
         })?;
+        services.push(complete);
     }
-    Ok(())
+    Ok(services)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use syngate_gate::listener::KeptListener;
@@ -14,12 +15,15 @@ use tokio_util::task::AbortOnDropHandle;
 use super::context::{Context, Message};
 use crate::child::{Child, Spawner};
 use crate::config::{Backend, ServiceConfig};
-use crate::dial;
 use crate::launch::{self, Kept, Places, Site};
 use crate::protocol::GenerationState;
 use crate::readiness::{NotReady, Proof, Ready};
 use crate::rollout::{End, Event};
 use crate::runtime_dir::GenerationDir;
+use crate::{dial, haproxy};
+
+/// Bound of taking over the states of servers.
+const STATES_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a start has made.
 pub(super) struct Started {
@@ -93,13 +97,15 @@ impl Report {
 }
 
 impl Live {
-    /// Begins to start a generation. `kept` are the listeners of the one whose heir it is.
+    /// Begins to start a generation. `kept` are the listeners of the one whose heir it is, `older` is the stats socket of the
+    /// HAProxy whose servers' states it takes over.
     pub(super) fn start(
         cx: &mut Context,
         service: ServiceId,
         number: u64,
         config: Arc<ServiceConfig>,
         kept: Option<Kept>,
+        older: Option<Target>,
     ) -> Live {
         let report = Report {
             messages: cx.messages.clone(),
@@ -108,25 +114,27 @@ impl Live {
         };
         let inherited = kept.clone().unwrap_or_default();
         let task = match &config.backend {
-            Backend::Command { .. } => match cx.runtime_dir.generation(&config.name, number) {
-                Ok(directory) => {
-                    let (spawner, places) = (cx.spawner.clone(), Arc::clone(&cx.places));
-                    tokio::spawn(process(
-                        report,
-                        Arc::clone(&config),
-                        directory,
-                        spawner,
-                        places,
-                        kept,
-                    ))
-                }
-                Err(error) => {
-                    report.not_started(error.to_string());
-                    tokio::spawn(async {})
-                }
-            },
             Backend::Addresses(_) => {
                 tokio::spawn(addresses(report, Arc::clone(&config), cx.spawner.clone()))
+            }
+            Backend::Command { .. } | Backend::Haproxy(_) => {
+                match cx.runtime_dir.generation(&config.name, number) {
+                    Ok(directory) => {
+                        let begin = Begin {
+                            config: Arc::clone(&config),
+                            directory,
+                            spawner: cx.spawner.clone(),
+                            places: Arc::clone(&cx.places),
+                            kept,
+                            older,
+                        };
+                        tokio::spawn(process(report, begin))
+                    }
+                    Err(error) => {
+                        report.not_started(error.to_string());
+                        tokio::spawn(async {})
+                    }
+                }
             }
         };
         Live {
@@ -158,6 +166,18 @@ impl Live {
 
     pub(super) fn pid(&self) -> Option<i32> {
         self.process.as_ref().map(|process| process.child.pid())
+    }
+
+    /// Where its HAProxy takes orders, if it is one that runs.
+    pub(super) fn stats(&self) -> Option<Target> {
+        self.process.as_ref()?.site.stats().cloned()
+    }
+
+    /// It has become active.
+    pub(super) fn publish(&self) {
+        if let Some(process) = &self.process {
+            process.site.publish();
+        }
     }
 
     /// Signals the process: the whole group with SIGKILL, else its leader. One that isn't there yet gets it when it is.
@@ -211,15 +231,26 @@ impl Live {
     }
 }
 
-/// Starts a process, waits until it is ready, and until it ends.
-async fn process(
-    report: Report,
+/// What a start begins with.
+struct Begin {
     config: Arc<ServiceConfig>,
     directory: GenerationDir,
     spawner: Spawner,
     places: Arc<Mutex<Places>>,
     kept: Option<Kept>,
-) {
+    older: Option<Target>,
+}
+
+/// Starts a process, waits until it is ready, and until it ends.
+async fn process(report: Report, begin: Begin) {
+    let Begin {
+        config,
+        directory,
+        spawner,
+        places,
+        kept,
+        older,
+    } = begin;
     let number = report.number;
     let path = directory.path().to_owned();
     let spawn = async {
@@ -239,6 +270,14 @@ async fn process(
     let mut exited = std::pin::pin!(child.exited());
     let output = child.output().clone();
     let ways = site.ways();
+    let states = older.zip(site.stats().cloned());
+    let ready = async {
+        let way = readiness.wait(config.ready_timeout).await?;
+        if let Some((older, new)) = states {
+            take_over_states(&config.name, number, &older, &new).await;
+        }
+        Ok(way)
+    };
     report.send(Message::Started(
         report.service,
         number,
@@ -247,7 +286,7 @@ async fn process(
     let exit = tokio::select! {
         biased;
         exit = &mut exited => exit,
-        ready = readiness.wait(config.ready_timeout) => {
+        ready = ready => {
             match ready {
                 Ok(way) => report.ready(ways.endpoints(way)),
                 Err(error) => report.not_ready(error),
@@ -263,6 +302,23 @@ async fn process(
             last_line,
         },
     ));
+}
+
+/// What an operator or a check has set in the older HAProxy, for servers that are the same in both. A reload doesn't fail for it.
+async fn take_over_states(service: &str, generation: u64, older: &Target, new: &Target) {
+    match haproxy::carry_over(older, new, STATES_WITHIN).await {
+        Ok(0) => {}
+        Ok(servers) => {
+            tracing::info!(service, generation, servers, "states of servers taken over");
+        }
+        Err(error) => {
+            tracing::warn!(
+                service,
+                generation,
+                "states of servers couldn't be taken over: {error}"
+            );
+        }
+    }
 }
 
 /// Waits until servers that somebody else runs are ready.

@@ -11,10 +11,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::context::{Context, wall_clock};
+use super::context::{Context, Message, wall_clock};
 use super::generation::Live;
 use super::listeners::Open;
 use crate::config::{Backend, BackendAddress, ListenerConfig, ServiceConfig};
+use crate::haproxy;
 use crate::protocol::{GenerationState, LastReload, Step};
 use crate::rollout::{Action, Event, Rollout, Source, Time};
 
@@ -134,8 +135,8 @@ impl Service {
         match action {
             Action::Load(run, source) => {
                 self.run_began = Instant::now();
-                let config = self.load(cx, source).map(Arc::new);
-                cx.event(self.id, Event::Loaded(run, config));
+                let config = self.load(cx, source);
+                self.read(cx, run, config);
             }
             Action::Check(run, config) => self.begin_check(cx, run, config),
             Action::CancelCheck => self.check = None,
@@ -147,7 +148,12 @@ impl Service {
             } => {
                 let older = heir_of.and_then(|older| self.lives.get_mut(&older));
                 let kept = older.and_then(Live::bequeath);
-                let live = Live::start(cx, self.id, generation, config, kept);
+                let active = self
+                    .rollout
+                    .active()
+                    .and_then(|active| self.lives.get(&active));
+                let older = active.and_then(Live::stats);
+                let live = Live::start(cx, self.id, generation, config, kept, older);
                 self.lives.insert(generation, live);
             }
             Action::Activate(number) => self.activate(cx, number).await,
@@ -203,7 +209,7 @@ impl Service {
                         self.name
                     )
                 })?;
-                if !all {
+                if !all && !matches!(found.backend, Backend::Haproxy(_)) {
                     found.listeners = self
                         .listeners
                         .iter()
@@ -228,7 +234,25 @@ impl Service {
         Ok(self.keep_activated(file))
     }
 
-    /// `activate` counts until the file's backend changes.
+    /// Completes a configuration by what HAProxy's own says now, which takes a moment.
+    fn read(&self, cx: &Context, run: u64, config: Result<ServiceConfig, String>) {
+        let config = match config {
+            Ok(config) if !config.is_complete() => config,
+            other => return cx.event(self.id, Event::Loaded(run, other.map(Arc::new))),
+        };
+        let (messages, id, spawner) = (cx.messages.clone(), self.id, cx.spawner.clone());
+        let before = Arc::clone(self.rollout.config());
+        tokio::spawn(async move {
+            let read = haproxy::read(config, &spawner).await;
+            let config = read.map(Arc::new).map_err(String::from);
+            if let Ok(config) = &config {
+                haproxy::warn(config, Some(&before));
+            }
+            let _ = messages.send(Message::Event(id, Event::Loaded(run, config)));
+        });
+    }
+
+    /// `activate` counts until the file's backend changes, or HAProxy is reloaded.
     fn keep_activated(&mut self, mut config: ServiceConfig) -> ServiceConfig {
         match &self.activated {
             Some(activated) if activated.file == config.backend => {
@@ -269,6 +293,9 @@ impl Service {
         self.metrics.set_active(number.unwrap_or(0));
         self.active.send_replace(generation.clone());
         cx.gate.activate(self.id, generation).await;
+        if let Some(live) = number.and_then(|number| self.lives.get(&number)) {
+            live.publish();
+        }
         if number.is_some() {
             self.metrics
                 .observe_phase(ReloadPhase::Flip, began.elapsed());

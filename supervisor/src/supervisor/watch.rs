@@ -171,23 +171,21 @@ pub async fn check(
     scratch: &Path,
 ) -> Result<(), CheckFailed> {
     launch::check(config, runtime_dir)?;
-    let Some(argv) = &config.check else {
-        return Ok(());
-    };
-    let outcome = match &config.backend {
-        Backend::Command { .. } => {
+    let outcome = match (&config.backend, &config.check) {
+        (Backend::Command { .. }, Some(_)) | (Backend::Haproxy(_), _) => {
             let directory = GenerationDir::for_check(scratch, &config.name)
                 .await
                 .map_err(|error| error.to_string())?;
             let places = Mutex::new(Places::new());
             let site = Site::make(config, 0, directory, &places, None).await?;
-            site.check(argv, config.check_timeout, spawner).await?
+            site.check(config, spawner).await?
         }
-        Backend::Addresses(_) => {
+        (Backend::Addresses(_), Some(argv)) => {
             let command = Command::new(argv.clone());
             let outcome = spawner.run_to_end(command, config.check_timeout).await;
             outcome.map_err(|error| format!("the check can't run: {error}"))?
         }
+        (_, None) => return Ok(()),
     };
     if outcome.end.success() {
         return Ok(());
