@@ -65,6 +65,7 @@ pub(crate) struct Loader {
     file: Option<PathBuf>,
     flags: Layer,
     environment: Layer,
+    sigterm_delay: Option<layer::Given>,
     facts: Facts,
     /// Found once, so that a reload doesn't move it.
     default_control: OnceLock<PathBuf>,
@@ -96,6 +97,7 @@ impl Loader {
             file: args.config.or(file.map(PathBuf::from)),
             flags: args.flags,
             environment: Layer::from_environment(environment)?,
+            sigterm_delay: Layer::sigterm_delay(environment)?,
             facts,
             default_control: OnceLock::new(),
         })
@@ -154,6 +156,14 @@ impl Loader {
         for service in &mut services {
             service.keys.overlay(&self.environment);
             service.keys.overlay(&self.flags);
+            if let Some(delay) = &self.sigterm_delay
+                && service.keys.has("haproxy")
+                && !service.keys.has("drain_timeout")
+            {
+                service
+                    .keys
+                    .insert("drain_timeout".to_owned(), delay.clone());
+            }
         }
         Ok(services)
     }

@@ -2,6 +2,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Parser;
+use nix::sys::signal::Signal;
 use proptest::prelude::{Just, Strategy as _, any, prop_assert_eq, prop_oneof, proptest};
 use syngate_gate::Overflow;
 use syngate_gate::proxy_protocol::Version;
@@ -239,6 +240,11 @@ fn every_option_is_read_from_a_file() {
         send_proxy = "v2"
         accept_proxy = ["10.0.0.0/8", "unix"]
         accept_proxy_timeout = "1s"
+
+        [services.front]
+        haproxy = ["/etc/haproxy/haproxy.cfg", "/etc/haproxy/conf.d"]
+        haproxy_binary = "/opt/haproxy/sbin/haproxy"
+        haproxy_args = "-q -n 4000"
     "#;
     // Whatever option is added has to be here too.
     for key in layer::keys::<ProcessOptions>()
@@ -252,7 +258,8 @@ fn every_option_is_read_from_a_file() {
     assert_eq!(loaded.config.process.metrics, None);
     assert_eq!(loaded.config.process.max_connections, 100);
     assert_eq!(loaded.log_format, LogFormat::Json);
-    let service = only(loaded);
+    let mut services = loaded.config.services.into_iter();
+    let service = services.next().unwrap();
     assert_eq!(service.pass, Pass::ListenFds);
     assert_eq!(service.min_ready, Duration::ZERO);
     assert!(service.retry);
@@ -263,6 +270,63 @@ fn every_option_is_read_from_a_file() {
     );
     assert_eq!(service.gate.half_close_timeout, None);
     assert_eq!(service.gate.sources.len(), 2);
+    let front = services.next().unwrap();
+    let Backend::Haproxy(haproxy) = front.backend else {
+        panic!("{:?}", front.backend);
+    };
+    assert_eq!(haproxy.files.len(), 2);
+    assert_eq!(haproxy.program, "/opt/haproxy/sbin/haproxy");
+    assert_eq!(haproxy.arguments, ["-q", "-n", "4000"]);
+}
+
+#[test]
+fn haproxy_has_defaults_of_its_own() {
+    let service = only(flags("--haproxy haproxy.cfg").unwrap());
+    assert_eq!(service.listeners, []);
+    assert_eq!(service.drain_signal, Some(Signal::SIGUSR1));
+    assert_eq!(service.gate.send_proxy, Some(Version::V2));
+    assert!(service.retry && !service.is_complete());
+    for other in [
+        "--listen 80",
+        "--backend 127.0.0.1:80",
+        "--pass fd",
+        "--check true",
+        "--ready tcp",
+        "--send-proxy v1",
+        "--accept-proxy 10.0.0.0/8",
+        "--strategy replace",
+        "-- haproxy",
+    ] {
+        let error = flags(&format!("--haproxy haproxy.cfg {other}")).unwrap_err();
+        let what = error.to_string();
+        let place = match other {
+            "-- haproxy" => "COMMAND",
+            _ => other.split(' ').next().unwrap(),
+        };
+        assert!(what.starts_with(place), "{what}");
+        assert!(what.contains("beside haproxy"), "{what}");
+    }
+}
+
+/// marathon-lb's variable, where it is meant.
+#[test]
+fn sigterm_delay_is_haproxys_drain_timeout() {
+    let delayed = |delay: &str, line: &str| {
+        let variables = [("HAPROXY_RELOAD_SIGTERM_DELAY", delay)];
+        loader_with(line, &variables, facts()).and_then(|loader| loader.load())
+    };
+    let haproxy = "--haproxy haproxy.cfg";
+    let timeout = |line: &str| only(delayed("5m", line).unwrap()).drain_timeout;
+    assert_eq!(timeout(haproxy), Some(Duration::from_secs(300)));
+    let written = format!("{haproxy} --drain-timeout 1s");
+    assert_eq!(timeout(&written), Some(Duration::from_secs(1)));
+    let other = "--listen 8080 --backend 127.0.0.1:80";
+    assert_eq!(timeout(other), Some(Duration::from_secs(30)));
+    let error = delayed("soon", haproxy).unwrap_err().to_string();
+    assert!(
+        error.starts_with("HAPROXY_RELOAD_SIGTERM_DELAY: `soon`"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use super::StartError;
+use super::{StartError, value};
 use crate::cli::options::{ProcessOptions, ServiceOptions};
 
 /// Where a value was written; what an error begins with.
@@ -21,6 +21,8 @@ pub(crate) enum Origin {
     Flag(String),
     /// In the environment.
     Variable(String),
+    /// In the environment, under marathon-lb's name for it.
+    SigtermDelay,
     /// In the file, with the number of its line.
     File(Arc<Path>, usize, String),
 }
@@ -31,6 +33,7 @@ impl fmt::Display for Origin {
             Origin::Flag(key) if key == COMMAND => f.write_str("COMMAND"),
             Origin::Flag(key) => write!(f, "--{}", key.replace('_', "-")),
             Origin::Variable(key) => f.write_str(&variable(key)),
+            Origin::SigtermDelay => f.write_str(SIGTERM_DELAY),
             Origin::File(path, line, key) => write!(f, "{}:{line}: {key}", path.display()),
         }
     }
@@ -38,6 +41,9 @@ impl fmt::Display for Origin {
 
 /// The key of the command line that starts a backend. The others are the options' names.
 pub(crate) const COMMAND: &str = "command";
+
+/// marathon-lb's `drain_timeout`: after so long an old HAProxy is ended, as sleep(1) writes it.
+const SIGTERM_DELAY: &str = "HAPROXY_RELOAD_SIGTERM_DELAY";
 
 /// The texts that one option was given, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +130,22 @@ impl Layer {
         Ok(layer)
     }
 
+    /// What marathon-lb's environment says of an HAProxy's drain, if it does.
+    pub(crate) fn sigterm_delay(
+        environment: &Environment<'_>,
+    ) -> Result<Option<Given>, StartError> {
+        let Some(text) = environment(SIGTERM_DELAY).filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
+        let origin = Origin::SigtermDelay;
+        let text = utf8(&text, &origin).map_err(StartError::Invalid)?;
+        let text = value::sleep(&text).map_err(|what| StartError::at(&origin, what))?;
+        Ok(Some(Given {
+            texts: vec![text],
+            origin,
+        }))
+    }
+
     pub(crate) fn insert(&mut self, key: String, given: Given) {
         self.0.insert(key, given);
     }
@@ -131,6 +153,11 @@ impl Layer {
     /// Where a key was written; `None`: nowhere, it has its default.
     pub(crate) fn origin(&self, key: &str) -> Option<&Origin> {
         self.0.get(key).map(|given| &given.origin)
+    }
+
+    /// Whether it is in here.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.0.contains_key(key)
     }
 
     /// What a key was given.

@@ -159,7 +159,7 @@ impl Context<'_> {
             }
         }
         if self.is_written("strategy") {
-            let what = "two generations of HAProxy can always run at once: remove it";
+            let what = "this can't stand beside haproxy; two generations of it can always run at once: remove it";
             return Err(self.error("strategy", what));
         }
         Ok(())

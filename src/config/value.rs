@@ -86,6 +86,32 @@ pub(crate) fn limit(text: &str) -> Result<Limit, String> {
     }
 }
 
+/// What sleep(1) takes, numbers with or without a unit (s, m, h, d) that are added up, as the text of a [`limit`].
+pub(crate) fn sleep(text: &str) -> Result<String, String> {
+    let bad = || format!("`{text}` isn't what sleep(1) takes: write 30, 5m or 1h");
+    let mut seconds = 0.0;
+    for word in text.split_whitespace() {
+        let (number, unit) = match word.find(|c: char| "smhd".contains(c)) {
+            Some(at) => word.split_at(at),
+            None => (word, "s"),
+        };
+        let unit = match unit {
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return Err(bad()),
+        };
+        let number: f64 = number.parse().map_err(|_| bad())?;
+        seconds += number * unit;
+    }
+    match seconds {
+        _ if text.trim().is_empty() || seconds.is_nan() || seconds < 0.0 => Err(bad()),
+        _ if seconds > LONGEST.as_secs_f64() => Ok("off".to_owned()),
+        _ => Ok(format!("{}ms", (seconds * 1000.0).ceil().max(1.0))),
+    }
+}
+
 /// Whether text is a service's name: a label of metrics, a directory and a part of a URL.
 pub(crate) fn is_service_name(text: &str) -> bool {
     text.len() <= 63

@@ -3,6 +3,25 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
+fn what_sleep_takes_is_a_limit() {
+    for (text, milliseconds) in [
+        ("30", 30_000),
+        ("5m", 300_000),
+        ("0.5", 500),
+        ("1h 30m", 5_400_000),
+        ("1d", 86_400_000),
+        ("0", 1),
+    ] {
+        let limit = limit(&sleep(text).unwrap()).unwrap();
+        assert_eq!(limit.0, Some(Duration::from_millis(milliseconds)), "{text}");
+    }
+    assert_eq!(sleep("infinity").as_deref(), Ok("off"));
+    for text in ["", " ", "5x", "m", "-1", "nan", "5mm", "30s30"] {
+        assert!(sleep(text).is_err(), "{text}");
+    }
+}
+
+#[test]
 fn durations_have_a_number_and_a_unit() {
     for (text, milliseconds) in [
         ("500ms", 500),

@@ -181,7 +181,9 @@ async fn a_check_gets_what_the_generation_would() {
             "test $SYNGATE_ADDR:$SYNGATE_PORT = {addr}:{port}",
         ),
     ] {
-        let config = config(&["server", word], &["web"], pass);
+        let mut config = config(&["server", word], &["web"], pass);
+        let argv = ["sh", "-c", &format!("test -d $SYNGATE_DIR && {looks}")].map(str::to_owned);
+        config.check = Some(argv.to_vec());
         let parent = tempfile::tempdir().unwrap();
         let directory = GenerationDir::for_check(parent.path(), "default")
             .await
@@ -190,11 +192,7 @@ async fn a_check_gets_what_the_generation_would() {
         let site = Site::make(&config, 0, directory, &places, None)
             .await
             .unwrap();
-        let argv = ["sh", "-c", &format!("test -d $SYNGATE_DIR && {looks}")].map(str::to_owned);
-        let outcome = site
-            .check(&argv, Duration::from_secs(30), &spawner)
-            .await
-            .unwrap();
+        let outcome = site.check(&config, &spawner).await.unwrap();
         assert!(
             outcome.end.success(),
             "{word}: {} {}",
