@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use syngate_gate::ServiceSettings;
-use syngate_gate::listener::{Address, Named};
+use syngate_gate::listener::{Address, Named, Own};
 use syngate_gate::proxy_protocol::Version;
 use syngate_supervisor::config::{
     Argv, Backend, BackendAddress, BackendTarget, Haproxy, ListenerConfig, Pass, ServiceConfig,
@@ -183,7 +183,12 @@ impl Context<'_> {
                 ));
             }
             self.is_inherited(&address)?;
-            all.push(ListenerConfig { name, address });
+            all.push(ListenerConfig {
+                name,
+                address,
+                own: Own::default(),
+                raw: false,
+            });
         }
         Ok(all)
     }
