@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 use syngate_supervisor::child::Spawner;
 use syngate_supervisor::config::{Backend, Config};
-use syngate_supervisor::haproxy;
+use syngate_supervisor::haproxy::{self, binary::Binaries};
 use syngate_supervisor::reaper::Reaper;
 use syngate_supervisor::supervisor;
 
@@ -53,7 +53,7 @@ fn try_check(args: RunArgs) -> Result<String, StartError> {
     runtime.block_on(async {
         let spawner = Spawner::new(Reaper::start().map_err(refused)?, nofile).map_err(refused)?;
         for service in &mut loaded.config.services {
-            let complete = haproxy::read(service.clone(), &spawner).await;
+            let complete = haproxy::read(service.clone(), &Binaries::default(), &spawner).await;
             *service = complete.map_err(|error| {
                 StartError::Invalid(format!("service {}: {error}", service.name))
             })?;

@@ -4,7 +4,9 @@
 //!   what its copy says.
 //! - [`read`] takes everything that a run needs from the disk at one moment, when the run begins: what changes later is the next
 //!   run's.
-//! - `runtime` and `state` speak with a running HAProxy over the stats socket that it is passed.
+//! - [`binary`] says what is known of an haproxy program.
+//! - [`runtime`] asks a running process over its stats socket.
+//! - [`state`] carries over what operators and checks have set at run time, from one process to its successor.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -17,10 +19,14 @@ use nix::sys::resource::{Resource, getrlimit};
 use crate::child::Spawner;
 use crate::config::{Backend, Haproxy, ServiceConfig};
 
+pub mod binary;
+pub mod runtime;
 mod skeleton;
-use skeleton::Binary;
+pub mod state;
+
+use binary::{Binaries, Binary};
+pub(crate) use skeleton::Place;
 pub use skeleton::{File, Plan, Refusal, World, plan};
-pub(crate) use skeleton::{Place, answers, carry_over};
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -43,12 +49,17 @@ impl From<NotRead> for String {
 ///
 /// # Errors
 /// The files aren't there, can't be read, or can't be fronted; or there is no such program.
-pub async fn read(mut config: ServiceConfig, spawner: &Spawner) -> Result<ServiceConfig, NotRead> {
+pub async fn read(
+    mut config: ServiceConfig,
+    binaries: &Binaries,
+    spawner: &Spawner,
+) -> Result<ServiceConfig, NotRead> {
     let Backend::Haproxy(haproxy) = &mut config.backend else {
         return Ok(config);
     };
     let files = files(&haproxy.files)?;
-    let binary = Binary::of(&haproxy.program, spawner)
+    let binary = binaries
+        .of(&haproxy.program, spawner)
         .await
         .map_err(NotRead::Bad)?;
     let plan =

@@ -266,7 +266,7 @@ impl Proof {
             },
             Proof::Notify { socket, leader } => Ok(socket.ready(*leader).await?),
             Proof::Haproxy(stats) => {
-                while let Err(error) = haproxy::answers(stats).await {
+                while let Err(error) = haproxy::runtime::answers(stats).await {
                     *why = format!("`show info` on its stats socket: {error}");
                     sleep(ASK_AGAIN).await;
                 }

@@ -31,6 +31,7 @@ use tokio_util::task::TaskTracker;
 use crate::child::Spawner;
 use crate::config::{Config, ServiceConfig};
 use crate::handle::{self, Ask, Asked, Handle};
+use crate::haproxy::binary::Binaries;
 use crate::haproxy::{self, NotRead};
 use crate::launch::{self, Places};
 use crate::notify::Manager;
@@ -135,6 +136,7 @@ impl Supervisor {
             gate,
             workers,
             spawner: parts.spawner,
+            binaries: Binaries::default(),
             runtime_dir: parts.runtime_dir,
             places: Arc::new(Mutex::new(Places::new())),
             inherited: parts.inherited,
@@ -373,7 +375,7 @@ async fn check_all(cx: &Context) -> Result<Vec<ServiceConfig>, StartError> {
         };
         launch::find_program(config)
             .map_err(|why| StartError::System(format!("service {service}: {why}")))?;
-        let complete = match haproxy::read(config.clone(), &cx.spawner).await {
+        let complete = match haproxy::read(config.clone(), &cx.binaries, &cx.spawner).await {
             Ok(complete) => complete,
             Err(missing @ NotRead::Missing(_)) => {
                 tracing::warn!(service, "{missing} yet: the first reload begins to serve");

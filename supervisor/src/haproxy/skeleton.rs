@@ -1,4 +1,5 @@
-#![allow(missing_docs, unused)]
+#![allow(missing_docs, unused, clippy::todo)]
+use super::binary::Binary;
 use crate::{child::Spawner, config::ListenerConfig};
 use std::{
     io,
@@ -12,13 +13,6 @@ use syngate_gate::Target;
 pub struct File {
     pub path: PathBuf,
     pub text: Vec<u8>,
-}
-#[derive(Clone, Debug)]
-pub struct Binary;
-impl Binary {
-    pub async fn of(_p: &str, _s: &Spawner) -> Result<Binary, String> {
-        Ok(Binary)
-    }
 }
 pub struct World<'a> {
     pub binary: &'a Binary,
@@ -60,10 +54,4 @@ pub struct Copy {
     pub files: Vec<(PathBuf, Vec<u8>)>,
     pub configurations: Vec<PathBuf>,
     pub links: Vec<(PathBuf, PathBuf)>,
-}
-pub async fn carry_over(_o: &Target, _n: &Target, _w: Duration) -> Result<usize, String> {
-    Ok(0)
-}
-pub async fn answers(_t: &Target) -> io::Result<()> {
-    Ok(())
 }

@@ -15,6 +15,7 @@ use super::generation::Started;
 use crate::board::Board;
 use crate::child::Spawner;
 use crate::config::{Config, ServiceConfig};
+use crate::haproxy::binary::Binaries;
 use crate::launch::Places;
 use crate::protocol::Line;
 use crate::rollout::{Caller, Event, Time};
@@ -47,6 +48,7 @@ pub(super) struct Context {
     pub(super) gate: Arc<Gate>,
     pub(super) workers: usize,
     pub(super) spawner: Spawner,
+    pub(super) binaries: Binaries,
     pub(super) runtime_dir: RuntimeDir,
     pub(super) places: Arc<Mutex<Places>>,
     pub(super) inherited: HashMap<String, Vec<OwnedFd>>,

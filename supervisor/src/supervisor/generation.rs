@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::context::{Context, Message};
 use crate::child::{Child, Spawner};
 use crate::config::{Backend, ServiceConfig};
+use crate::haproxy::state::CarriedOver;
 use crate::launch::{self, Kept, Places, Site};
 use crate::protocol::GenerationState;
 use crate::readiness::{NotReady, Proof, Ready};
@@ -306,10 +307,14 @@ async fn process(report: Report, begin: Begin) {
 
 /// What an operator or a check has set in the older HAProxy, for servers that are the same in both. A reload doesn't fail for it.
 async fn take_over_states(service: &str, generation: u64, older: &Target, new: &Target) {
-    match haproxy::carry_over(older, new, STATES_WITHIN).await {
-        Ok(0) => {}
-        Ok(servers) => {
-            tracing::info!(service, generation, servers, "states of servers taken over");
+    match haproxy::state::carry_over(older, new, STATES_WITHIN).await {
+        Ok(CarriedOver { servers, warnings }) => {
+            for warning in warnings {
+                tracing::warn!(service, generation, "{warning}");
+            }
+            if servers > 0 {
+                tracing::info!(service, generation, servers, "states of servers taken over");
+            }
         }
         Err(error) => {
             tracing::warn!(

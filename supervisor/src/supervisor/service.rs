@@ -240,10 +240,11 @@ impl Service {
             Ok(config) if !config.is_complete() => config,
             other => return cx.event(self.id, Event::Loaded(run, other.map(Arc::new))),
         };
-        let (messages, id, spawner) = (cx.messages.clone(), self.id, cx.spawner.clone());
+        let (messages, id) = (cx.messages.clone(), self.id);
+        let (binaries, spawner) = (cx.binaries.clone(), cx.spawner.clone());
         let before = Arc::clone(self.rollout.config());
         tokio::spawn(async move {
-            let read = haproxy::read(config, &spawner).await;
+            let read = haproxy::read(config, &binaries, &spawner).await;
             let config = read.map(Arc::new).map_err(String::from);
             if let Ok(config) = &config {
                 haproxy::warn(config, Some(&before));
