@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use syngate_gate::ServiceSettings;
-use syngate_gate::listener::{Address, Named};
+use syngate_gate::listener::{Address, Named, Own};
 use syngate_supervisor::config::{
     Argv, Backend, BackendAddress, BackendTarget, ListenerConfig, Pass, ServiceConfig, Strategy,
 };
@@ -130,7 +130,12 @@ impl Context<'_> {
                 ));
             }
             self.is_inherited(&address)?;
-            all.push(ListenerConfig { name, address });
+            all.push(ListenerConfig {
+                name,
+                address,
+                own: Own::default(),
+                raw: false,
+            });
         }
         Ok(all)
     }

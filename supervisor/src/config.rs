@@ -65,6 +65,10 @@ pub struct ListenerConfig {
     pub name: String,
     /// Where it listens.
     pub address: listener::Address,
+    /// What it asks of its socket, beside what the service does.
+    pub own: listener::Own,
+    /// Its clients send what the backend is to read: no PROXY header is sent, and none is read here.
+    pub raw: bool,
 }
 
 /// A command line, split.

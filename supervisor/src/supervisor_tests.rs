@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use syngate_gate::listener::Address;
+use syngate_gate::listener::{Address, Own};
 use syngate_gate::{Overflow, ServiceSettings, Settings};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -62,6 +62,8 @@ fn service(argv: Argv) -> ServiceConfig {
         listeners: vec![ListenerConfig {
             name: "l0".to_owned(),
             address: Address::Tcp("127.0.0.1:0".parse().unwrap()),
+            own: Own::default(),
+            raw: false,
         }],
         backend: Backend::Command {
             argv,
@@ -516,6 +518,8 @@ async fn a_new_port_that_is_taken_ends_the_reload() {
     let listener = ListenerConfig {
         name: "l1".to_owned(),
         address,
+        own: Own::default(),
+        raw: false,
     };
     fixture.change(|service| service.listeners.push(listener));
     let done = fixture.reload().await;

@@ -13,6 +13,8 @@ fn config(words: &[&str], listeners: &[&str], pass: Pass) -> ServiceConfig {
     let listener = |name: &&str| ListenerConfig {
         name: (*name).to_owned(),
         address: syngate_gate::listener::Address::Port(80),
+        own: Default::default(),
+        raw: false,
     };
     ServiceConfig {
         listeners: listeners.iter().map(listener).collect(),
