@@ -195,11 +195,10 @@ impl Worker {
         let Some(service) = &self.services[listener.service] else {
             return;
         };
-        let phase = match &service.settings.accept_proxy {
-            Some(trusted) if !raw && trusted.contains(peer.map(|peer| peer.ip())) => {
-                Phase::Greeting
-            }
-            Some(_) if !raw => {
+        let accept_proxy = service.settings.accept_proxy.as_ref();
+        let phase = match accept_proxy.filter(|_| !raw && !listener.raw) {
+            Some(trusted) if trusted.contains(peer.map(|peer| peer.ip())) => Phase::Greeting,
+            Some(_) => {
                 tracing::debug!(
                     ?peer,
                     "closed: no PROXY header is accepted from it (accept_proxy)"
@@ -209,7 +208,7 @@ impl Worker {
                 self.shared.open.fetch_sub(1, Ordering::SeqCst);
                 return self.shared.resume_if_paused();
             }
-            _ => Phase::Pending { unsent: None },
+            None => Phase::Pending { unsent: None },
         };
         let client = match raw {
             // A kept listener was made for a backend: what it accepts inherits nothing from it.

@@ -19,8 +19,9 @@ use crate::worker::{Due, LocalListener, Worker};
 /// Between two looks at a listener that is being emptied.
 const EMPTYING_POLL: Duration = Duration::from_millis(5);
 
-/// How long that may take: who sends a SYN later than this is refused all the same.
-const EMPTYING_MOST: Duration = Duration::from_secs(1);
+/// How long that may take: who sends a SYN later than this is refused all the same. After a second the kernel repeats its answer to
+/// a SYN, and with that a handshake ends that waited for a client's first bytes.
+const EMPTYING_MOST: Duration = Duration::from_millis(1200);
 
 /// A listener that takes no new SYN and is accepted from until nothing is left.
 pub(crate) struct Emptying {

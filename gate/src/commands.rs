@@ -210,7 +210,7 @@ impl Worker {
         self.dispatch_service(id);
     }
 
-    /// Gives a listener the endpoints of its service's active generation.
+    /// Gives a listener what its service's active generation has for it.
     fn connect_listener(&mut self, index: u32) {
         let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
             return;
@@ -228,6 +228,7 @@ impl Worker {
         {
             return;
         }
+        listener.raw = active.generation.is_raw(listener.metrics.name());
         let endpoints = active.generation.endpoints(listener.metrics.name());
         let dialers = endpoints
             .iter()

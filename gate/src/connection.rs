@@ -49,6 +49,8 @@ pub(crate) struct Context<'a> {
     pub(crate) settings: &'a ServiceSettings,
     pub(crate) service: &'a ServiceBlock,
     pub(crate) listener: &'a ListenerBlock,
+    /// Its listener is raw.
+    pub(crate) raw: bool,
 }
 
 /// What the worker does next with a connection.
@@ -335,7 +337,7 @@ impl Connection {
 
     fn connected(&mut self, context: &mut Context<'_>) -> Next {
         let unsent = self.take_unsent();
-        let header = self.header(context.settings);
+        let header = self.header(context);
         let phase = std::mem::replace(&mut self.phase, Phase::Pending { unsent: None });
         let Phase::Connecting {
             lease,

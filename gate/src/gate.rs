@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::accept_queue::Reader;
 use crate::generation::Generation;
-use crate::listener::Listener;
+use crate::listener::{Listener, OptionRefused, Options};
 use crate::proxy_protocol;
 use crate::shared::{Ack, Command, Inbox, Load, Message, Shared, SharedListener};
 use crate::worker::Worker;
@@ -231,13 +231,14 @@ impl Gate {
             .retain(|_, listener| listener.service != service);
     }
 
-    /// Begins to accept.
-    pub async fn open(&self, service: ServiceId, socket: Listener) -> ListenerId {
+    /// Begins to accept. `raw` is for the time before a generation is active: then [`Generation::new`] has said which listeners
+    /// are.
+    pub async fn open(&self, service: ServiceId, socket: Listener, raw: bool) -> ListenerId {
         let listener = {
             let mut registry = self.registry();
             let id = ListenerId(registry.id());
             let metrics = registry.services[&service].listener(socket.name());
-            let listener = Arc::new(SharedListener::new(id, service, socket, metrics));
+            let listener = Arc::new(SharedListener::new(id, service, socket, metrics, raw));
             registry.listeners.insert(id, Arc::clone(&listener));
             listener
         };
@@ -246,7 +247,23 @@ impl Gate {
         id
     }
 
-    /// Closes a listener and loses nothing: SYNs are refused, what the kernel has accepted is accepted (at most 1 s), then the
+    /// Changes an open listener: see [`Listener::change`].
+    ///
+    /// # Errors
+    /// The option that the kernel refuses.
+    pub fn change(
+        &self,
+        listener: ListenerId,
+        from: &Options,
+        to: &Options,
+    ) -> Result<(), OptionRefused> {
+        match self.registry().listeners.get(&listener) {
+            Some(listener) => listener.socket.change(from, to),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes a listener and loses nothing: SYNs are refused, what the kernel has accepted is accepted (at most 1.2 s), then the
     /// socket is closed. Its connections go on.
     pub async fn close(&self, listener: ListenerId) {
         let Some(closing) = self.registry().listeners.remove(&listener) else {

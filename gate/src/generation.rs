@@ -76,6 +76,7 @@ impl std::fmt::Display for Target {
 pub struct Generation {
     number: u64,
     endpoints: Endpoints,
+    raw: Vec<String>,
     ended: AtomicBool,
     leases: Box<[LeaseCount]>,
 }
@@ -89,12 +90,19 @@ pub type Endpoints = Vec<(Option<String>, Vec<Endpoint>)>;
 struct LeaseCount(AtomicU32);
 
 impl Generation {
-    /// A generation with no lease. `workers` is the gate's number of workers.
-    pub fn new(number: u64, workers: usize, endpoints: Endpoints) -> Arc<Generation> {
+    /// A generation with no lease. `workers` is the gate's number of workers. `raw` are the listeners whose clients send the PROXY
+    /// header that it reads: the gate sends it none for them, and reads none itself.
+    pub fn new(
+        number: u64,
+        workers: usize,
+        endpoints: Endpoints,
+        raw: Vec<String>,
+    ) -> Arc<Generation> {
         let leases = (0..workers).map(|_| LeaseCount::default()).collect();
         Arc::new(Generation {
             number,
             endpoints,
+            raw,
             ended: AtomicBool::new(false),
             leases,
         })
@@ -113,6 +121,11 @@ impl Generation {
             .find(|(name, _)| name.as_deref() == Some(listener));
         let found = named.or_else(|| self.endpoints.iter().find(|(name, _)| name.is_none()));
         found.map_or(&[], |(_, endpoints)| endpoints)
+    }
+
+    /// Whether the connections of a listener reach it as their clients sent them.
+    pub(crate) fn is_raw(&self, listener: &str) -> bool {
+        self.raw.iter().any(|raw| raw == listener)
     }
 
     /// Every endpoint.

@@ -8,7 +8,6 @@ use nix::sys::socket::{MsgFlags, SockaddrStorage, getsockname, recv};
 use syngate_metrics::CloseReason;
 
 use crate::connection::{Connection, Context, Next, Phase};
-use crate::gate::ServiceSettings;
 use crate::proxy_protocol::{self, Addresses, Parsed};
 
 impl Connection {
@@ -43,8 +42,9 @@ impl Connection {
     }
 
     /// The PROXY header for the backend: what the client's own header said, else the client and what it has dialled.
-    pub(crate) fn header(&self, settings: &ServiceSettings) -> Option<proxy_protocol::Header> {
-        let version = settings.send_proxy.filter(|_| !self.raw)?;
+    pub(crate) fn header(&self, context: &Context<'_>) -> Option<proxy_protocol::Header> {
+        let raw = self.raw || context.raw;
+        let version = context.settings.send_proxy.filter(|_| !raw)?;
         let dialled = || {
             let name = getsockname::<SockaddrStorage>(self.client.as_fd().as_raw_fd()).ok()?;
             let v4 = name

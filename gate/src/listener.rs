@@ -10,6 +10,7 @@
 mod address;
 mod bind;
 mod kept;
+mod own;
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use socket2::{SockAddr, Socket};
 pub use address::{Address, BadAddress, Named, is_listener_name};
 pub use bind::{BindError, bind, from_inherited};
 pub use kept::KeptListener;
+pub use own::{OptionRefused, Own};
 
 use crate::accept_queue::{self, Probe, Queue, Reader, UnixInode};
 use crate::sys;
@@ -41,6 +43,15 @@ pub struct Options {
     pub keepalive: Option<Duration>,
     /// `[::]` leaves IPv4 alone: set where an IPv4 listener stands beside it on the same port.
     pub v6only: bool,
+    /// What this one asks for beside that, or instead of it.
+    pub own: Own,
+}
+
+impl Options {
+    fn backlog(&self) -> i32 {
+        let backlog = self.own.backlog.unwrap_or(self.backlog);
+        i32::try_from(backlog).unwrap_or(i32::MAX)
+    }
 }
 
 /// What one listener asks of its own public socket, beside its service's [`Options`]. A unix listener takes the backlog alone.
@@ -68,7 +79,6 @@ pub struct Listener {
     socket: Socket,
     address: LocalAddress,
     family: Family,
-    backlog: u32,
     origin: Origin,
 }
 
@@ -123,25 +133,20 @@ impl fmt::Display for Family {
 }
 
 impl Listener {
-    /// Reads back what the system has made of a listening socket; `backlog` counts where that can't be read.
-    fn of(name: &str, socket: Socket, origin: Origin, backlog: u32) -> io::Result<Listener> {
+    /// Reads back what the system has made of a listening socket.
+    fn of(name: &str, socket: Socket, origin: Origin) -> io::Result<Listener> {
         let address = socket.local_addr()?;
         let (address, family) = match address.as_socket() {
             Some(tcp) => (LocalAddress::Tcp(tcp), tcp_family(&socket, &tcp)?),
             None => (LocalAddress::Unix(unix_path(&address)), Family::Unix),
         };
-        let mut listener = Listener {
+        Ok(Listener {
             name: name.to_owned(),
             socket,
             address,
             family,
-            backlog,
             origin,
-        };
-        if let Ok(queue) = listener.queue(&mut Reader::new()) {
-            listener.backlog = queue.max;
-        }
-        Ok(listener)
+        })
     }
 
     /// The name that its metrics and its log lines carry.
@@ -164,12 +169,28 @@ impl Listener {
         self.family == Family::Unix
     }
 
-    /// The backlog in effect: the least of what was asked for and net.core.somaxconn.
-    pub fn backlog(&self) -> u32 {
-        self.backlog
+    /// Changes on the open socket what can be changed there, for connections that come from now on: all but `v6only` and the
+    /// interface. An inherited socket keeps its backlog.
+    ///
+    /// # Errors
+    /// What the kernel refuses is named. What stands before it is changed: keepalive, backlog, then what is this listener's own.
+    pub fn change(&self, from: &Options, to: &Options) -> Result<(), OptionRefused> {
+        let is_ours = !matches!(self.origin, Origin::Inherited);
+        if !self.is_unix() {
+            bind::set_inheritable(&self.socket, to).map_err(OptionRefused::new("keepalive"))?;
+        }
+        if is_ours {
+            let refused = OptionRefused::new("backlog");
+            self.socket.listen(to.backlog()).map_err(refused)?;
+        }
+        if is_ours && !self.is_unix() {
+            own::change(&self.socket, Some(from), to)?;
+        }
+        Ok(())
     }
 
-    /// How many connections wait to be accepted.
+    /// How many connections wait to be accepted, and the backlog in effect: the least of what was asked for and
+    /// net.core.somaxconn.
     pub fn queue(&self, reader: &mut Reader) -> io::Result<Queue> {
         if self.is_unix() {
             let probe = Probe::Unix(UnixInode::of(&self.socket)?);

@@ -34,7 +34,7 @@ pub(crate) enum Command {
     Apply(ServiceId, Arc<ServiceSettings>),
     /// Register it and accept.
     Open(Arc<SharedListener>),
-    /// The first worker accepts until nothing is left, at most 1 s; the others let go at once.
+    /// The first worker accepts until nothing is left, at most 1.2 s; the others let go at once.
     Close(ListenerId),
     Activate(ServiceId, Option<Arc<Generation>>),
     /// With `true`, acknowledged when no connect is under way.
@@ -127,6 +127,8 @@ pub(crate) struct SharedListener {
     pub(crate) service: ServiceId,
     pub(crate) socket: Listener,
     pub(crate) metrics: Arc<syngate_metrics::Listener>,
+    /// What it is until a generation says otherwise: see [`LocalListener::raw`](crate::worker::LocalListener::raw).
+    pub(crate) raw: bool,
     /// Connections that wait, over all workers.
     pub(crate) pending: AtomicU64,
     /// Why nobody accepts from it: a [`Pause`]. It is the same for all workers, since a connection wakes only one, and nobody
@@ -155,12 +157,14 @@ impl SharedListener {
         service: ServiceId,
         socket: Listener,
         metrics: Arc<syngate_metrics::Listener>,
+        raw: bool,
     ) -> SharedListener {
         SharedListener {
             id,
             service,
             socket,
             metrics,
+            raw,
             pending: AtomicU64::new(0),
             paused: AtomicU8::new(Pause::NONE),
             error_pause: AtomicU32::new(0),

@@ -22,13 +22,23 @@ pub(crate) fn set_local_port_range(socket: BorrowedFd<'_>, low: u16, high: u16) 
     /// `linux/in.h`.
     const IP_LOCAL_PORT_RANGE: libc::c_int = 51;
     let range = (u32::from(high) << 16) | u32::from(low);
+    set_number_option(socket, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, range)
+}
+
+/// setsockopt(2) of an option whose value is one number of 32 bits.
+pub(crate) fn set_number_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    number: u32,
+) -> io::Result<()> {
     // SAFETY: the pointer is to a u32 that outlives the call, and the length is its size.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::IPPROTO_IP,
-            IP_LOCAL_PORT_RANGE,
-            (&raw const range).cast(),
+            level,
+            name,
+            (&raw const number).cast(),
             size_of::<u32>() as libc::socklen_t,
         )
     };

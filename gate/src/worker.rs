@@ -83,6 +83,9 @@ pub(crate) struct LocalListener {
     pub(crate) metrics: Arc<syngate_metrics::Listener>,
     /// `None` once it is closed.
     pub(crate) socket: Option<Arc<SharedListener>>,
+    /// Its clients send what the backend is to read: no PROXY header is read here, and none is sent. The active generation says
+    /// so, and it changes with the flip.
+    pub(crate) raw: bool,
     pub(crate) registered: bool,
     pub(crate) emptying: Option<crate::closing::Emptying>,
     pub(crate) queue: PendingQueue<Token>,
@@ -301,6 +304,7 @@ impl Worker {
             settings: &service.settings,
             service: service.metrics.block(self.index),
             listener: listener.metrics.block(self.index),
+            raw: listener.raw,
         };
         let was_connecting = matches!(connection.phase, Phase::Connecting { .. });
         let was_pending = matches!(connection.phase, Phase::Pending { .. });
@@ -437,6 +441,7 @@ impl LocalListener {
             id,
             service,
             metrics,
+            raw: socket.as_ref().is_some_and(|socket| socket.raw),
             socket,
             registered: false,
             emptying: None,

@@ -65,6 +65,18 @@ impl ServiceConfig {
     pub fn is_complete(&self) -> bool {
         !matches!(&self.backend, Backend::Haproxy(haproxy) if haproxy.plan.is_none())
     }
+
+    /// The names of the listeners whose clients send the PROXY header themselves.
+    pub(crate) fn raw_listeners(&self) -> Vec<String> {
+        let raw = self.listeners.iter().filter(|listener| listener.raw);
+        raw.map(|listener| listener.name.clone()).collect()
+    }
+
+    /// Whether one of the listeners can be served by the socket of this one.
+    pub(crate) fn has_socket(&self, listener: &ListenerConfig) -> bool {
+        let mut listeners = self.listeners.iter();
+        listeners.any(|other| other.is_same_socket(listener))
+    }
 }
 
 /// A public address of a service.
@@ -78,6 +90,19 @@ pub struct ListenerConfig {
     pub own: listener::Own,
     /// Its clients send what the backend is to read: no PROXY header is sent, and none is read here.
     pub raw: bool,
+}
+
+impl ListenerConfig {
+    /// Whether both can be served by one open socket, on which the rest is changed.
+    pub(crate) fn is_same_socket(&self, other: &ListenerConfig) -> bool {
+        let is_tcp = matches!(
+            self.address,
+            listener::Address::Port(_) | listener::Address::Tcp(_)
+        );
+        self.name == other.name
+            && self.address == other.address
+            && (!is_tcp || self.own.is_same_socket(&other.own))
+    }
 }
 
 /// A command line, split.

@@ -73,7 +73,7 @@ mod tests {
             target: Target::Tcp(address),
             queue: Probe::Tcp(address),
         };
-        let generation = Generation::new(1, 1, vec![(None, vec![endpoint])]);
+        let generation = Generation::new(1, 1, vec![(None, vec![endpoint])], Vec::new());
         assert_eq!(undelivered(&generation, &mut Reader::new()), 3);
         let mut emptied = std::pin::pin!(emptied(generation));
         for _ in &clients {
@@ -104,6 +104,12 @@ mod tests {
             target: Target::Tcp(address),
             queue: Probe::Unknown,
         };
-        emptied(Generation::new(1, 1, vec![(None, vec![endpoint])])).await;
+        emptied(Generation::new(
+            1,
+            1,
+            vec![(None, vec![endpoint])],
+            Vec::new(),
+        ))
+        .await;
     }
 }

@@ -35,7 +35,7 @@ struct Ground {
 impl Ground {
     fn new() -> Ground {
         let (events, receiver) = mpsc::unbounded_channel();
-        let generation = Generation::new(1, 1, Vec::new());
+        let generation = Generation::new(1, 1, Vec::new(), Vec::new());
         Ground {
             now: Tick::default() + Duration::from_secs(10),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap(),
@@ -68,6 +68,7 @@ impl Ground {
             settings: &self.settings,
             service: &self.service,
             listener: &self.listener,
+            raw: false,
         }
     }
 

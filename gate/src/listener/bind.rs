@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::sys::stat::Mode;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
-use super::{Address, Listener, Options, Origin, canonical};
+use super::{Address, Listener, OptionRefused, Options, Origin, canonical, own};
 
 /// Permissions of a unix listener's file that was given none.
 const DEFAULT_MODE: u32 = 0o600;
@@ -68,6 +68,14 @@ pub enum BindError {
         "fd:{0} is no listening TCP or unix stream socket: pass one on which listen was called"
     )]
     NotListening(String),
+    /// The socket can't have what the listener asks for.
+    #[error("cannot listen on {address}: {refused}")]
+    Option {
+        /// What was asked for.
+        address: Address,
+        /// What it can't have.
+        refused: OptionRefused,
+    },
     /// Anything else.
     #[error("cannot listen on {address}: {error}")]
     Other {
@@ -76,6 +84,25 @@ pub enum BindError {
         /// The system's reason.
         error: io::Error,
     },
+}
+
+/// Why there is no TCP listener.
+#[derive(Debug)]
+enum Failed {
+    System(io::Error),
+    Option(OptionRefused),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Failed {
+        Failed::System(error)
+    }
+}
+
+impl From<OptionRefused> for Failed {
+    fn from(refused: OptionRefused) -> Failed {
+        Failed::Option(refused)
+    }
 }
 
 /// Opens a listener. Inherited ones exist already: see [`from_inherited`].
@@ -92,7 +119,13 @@ pub fn bind(name: &str, address: &Address, options: &Options) -> Result<Listener
         }
         Address::Inherited(passed) => return Err(BindError::NotPassed(passed.clone())),
     };
-    listener.map_err(|error| tcp_error(address, error))
+    listener.map_err(|failed| match failed {
+        Failed::System(error) => tcp_error(address, error),
+        Failed::Option(refused) => BindError::Option {
+            address: address.clone(),
+            refused,
+        },
+    })
 }
 
 /// Makes a listener of a socket that the gate was started with; it keeps the backlog and the file that it has.
@@ -121,10 +154,10 @@ fn adopt(name: &str, socket: Socket, options: &Options) -> io::Result<Listener> 
     if socket.domain()? != Domain::UNIX {
         set_inheritable(&socket, options)?;
     }
-    Listener::of(name, socket, Origin::Inherited, options.backlog)
+    Listener::of(name, socket, Origin::Inherited)
 }
 
-fn bind_port(name: &str, port: u16, options: &Options) -> io::Result<Listener> {
+fn bind_port(name: &str, port: u16, options: &Options) -> Result<Listener, Failed> {
     let v4 = || bind_tcp(name, (Ipv4Addr::UNSPECIFIED, port).into(), options);
     if ipv6_is_off() {
         return v4();
@@ -134,7 +167,7 @@ fn bind_port(name: &str, port: u16, options: &Options) -> io::Result<Listener> {
         ..options.clone()
     };
     match bind_tcp(name, (Ipv6Addr::UNSPECIFIED, port).into(), &dual_stack) {
-        Err(error) if is_no_ipv6(&error) => v4(),
+        Err(Failed::System(error)) if is_no_ipv6(&error) => v4(),
         result => result,
     }
 }
@@ -148,29 +181,27 @@ fn is_no_ipv6(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-fn bind_tcp(name: &str, address: SocketAddr, options: &Options) -> io::Result<Listener> {
+fn bind_tcp(name: &str, address: SocketAddr, options: &Options) -> Result<Listener, Failed> {
     let address = canonical(address);
     let socket = Socket::new(Domain::for_address(address), non_blocking(), None)?;
     if address.is_ipv6() {
-        socket.set_only_v6(options.v6only)?;
+        socket.set_only_v6(options.own.v6only.unwrap_or(options.v6only))?;
     }
     socket.set_reuse_address(true)?;
     set_inheritable(&socket, options)?;
+    options.own.bind_to_interface(&socket)?;
+    own::change(&socket, None, options)?;
     socket.bind(&address.into())?;
-    socket.listen(backlog(options))?;
-    Listener::of(name, socket, Origin::Ours, options.backlog)
+    socket.listen(options.backlog())?;
+    Ok(Listener::of(name, socket, Origin::Ours)?)
 }
 
 fn non_blocking() -> Type {
     Type::STREAM.cloexec().nonblocking()
 }
 
-fn backlog(options: &Options) -> i32 {
-    i32::try_from(options.backlog).unwrap_or(i32::MAX)
-}
-
 /// What accepted connections take over from their listener.
-fn set_inheritable(socket: &Socket, options: &Options) -> io::Result<()> {
+pub(super) fn set_inheritable(socket: &Socket, options: &Options) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_out_of_band_inline(true)?;
     match options.keepalive {
@@ -280,8 +311,8 @@ fn bind_unix(
         socket.bind(&socket_address)?;
         let file = SocketFile::at(path)?;
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        socket.listen(backlog(options))?;
-        Listener::of(name, socket, Origin::OursWithFile(file), options.backlog)
+        socket.listen(options.backlog())?;
+        Listener::of(name, socket, Origin::OursWithFile(file))
     };
     open().map_err(other)
 }

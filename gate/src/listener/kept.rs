@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{Address, BindError, Listener, Options, from_inherited};
+use super::{Address, BindError, Listener, Options, Own, from_inherited};
 use crate::accept_queue::{Probe, Queue, Reader, UnixInode};
 use crate::generation::Target;
 
@@ -105,6 +105,7 @@ impl KeptListener {
             backlog: BACKLOG,
             keepalive: None,
             v6only: false,
+            own: Own::default(),
         };
         let copy = self.socket.try_clone();
         let copy = copy.map_err(|error| BindError::Other {

@@ -12,16 +12,19 @@ use socket2::{Domain, SockRef, Type};
 use super::*;
 use crate::accept_queue::tests::defer_handshakes;
 
-const OPTIONS: Options = Options {
-    backlog: 100,
-    keepalive: Some(Duration::from_secs(60)),
-    v6only: false,
-};
+fn options() -> Options {
+    Options {
+        backlog: 100,
+        keepalive: Some(Duration::from_secs(60)),
+        v6only: false,
+        own: Own::default(),
+    }
+}
 
 const V4: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 fn bind_text(text: &str) -> Result<Listener, BindError> {
-    bind("l0", &text.parse().unwrap(), &OPTIONS)
+    bind("l0", &text.parse().unwrap(), &options())
 }
 
 fn port(listener: &Listener) -> u16 {
@@ -151,11 +154,11 @@ fn ipv6_alone_leaves_the_port_to_ipv4() {
     let address = Address::Tcp((Ipv6Addr::UNSPECIFIED, port(&v4)).into());
     let v6only = Options {
         v6only: true,
-        ..OPTIONS
+        ..options()
     };
     let v6 = bind("l1", &address, &v6only).unwrap();
     assert_eq!(v6.family(), Family::V6);
-    let error = bind("l2", &address, &OPTIONS).unwrap_err();
+    let error = bind("l2", &address, &options()).unwrap_err();
     assert!(matches!(error, BindError::InUse { .. }), "{error}");
 }
 
@@ -190,7 +193,7 @@ fn keepalive_is_as_long_as_the_kernel_allows() {
     for (asked, seconds) in [(100, 1), (1_500, 1), (100_000_000, 32_767)] {
         let options = Options {
             keepalive: Some(Duration::from_millis(asked)),
-            ..OPTIONS
+            ..options()
         };
         let listener = bind("l0", &Address::Tcp((V4, 0).into()), &options).unwrap();
         let time = SockRef::from(&listener).tcp_keepalive_time().unwrap();
@@ -198,7 +201,7 @@ fn keepalive_is_as_long_as_the_kernel_allows() {
     }
     let options = Options {
         keepalive: None,
-        ..OPTIONS
+        ..options()
     };
     let listener = bind("l0", &Address::Tcp((V4, 0).into()), &options).unwrap();
     assert!(!SockRef::from(&listener).keepalive().unwrap());
@@ -235,10 +238,11 @@ fn the_backlog_is_what_the_system_allows() {
         for (asked, effective) in [(7, 7), (u32::MAX, somaxconn)] {
             let options = Options {
                 backlog: asked,
-                ..OPTIONS
+                ..options()
             };
             let listener = bind("l0", &text.parse().unwrap(), &options).unwrap();
-            assert_eq!(listener.backlog(), effective, "{text}");
+            let queue = listener.queue(&mut Reader::new()).unwrap();
+            assert_eq!(queue.max, effective, "{text}");
         }
     }
 }
@@ -247,7 +251,7 @@ fn the_backlog_is_what_the_system_allows() {
 fn a_full_queue_shows_in_the_drops() {
     let options = Options {
         backlog: 1,
-        ..OPTIONS
+        ..options()
     };
     let listener = bind("l0", &Address::Tcp((V4, 0).into()), &options).unwrap();
     let _clients = connect_without_waiting(&listener, 2);
@@ -384,7 +388,7 @@ mod inherited {
     fn tcp_is_made_fit() {
         let socket = std::net::TcpListener::bind((V4, 0)).unwrap();
         let address = socket.local_addr().unwrap();
-        let listener = from_inherited("web", socket.into(), &OPTIONS).unwrap();
+        let listener = from_inherited("web", socket.into(), &options()).unwrap();
         assert_eq!(listener.name(), "web");
         assert_eq!(*listener.address(), LocalAddress::Tcp(address));
         assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -397,7 +401,7 @@ mod inherited {
     fn tcp_stays_of_use_to_whoever_passed_it() {
         let socket = std::net::TcpListener::bind((V4, 0)).unwrap();
         let passed = socket.try_clone().unwrap();
-        let listener = from_inherited("web", passed.into(), &OPTIONS).unwrap();
+        let listener = from_inherited("web", passed.into(), &options()).unwrap();
         listener.refuse_new().unwrap();
         drop(listener);
         TcpStream::connect(socket.local_addr().unwrap()).unwrap();
@@ -408,7 +412,7 @@ mod inherited {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let socket = UnixListener::bind(&path).unwrap();
-        let listener = from_inherited("web", socket.into(), &OPTIONS).unwrap();
+        let listener = from_inherited("web", socket.into(), &options()).unwrap();
         assert_eq!(*listener.address(), LocalAddress::Unix(path.clone()));
         drop(listener);
         assert!(path.exists());
@@ -426,7 +430,7 @@ mod inherited {
             connected.into(),
             file.into(),
         ] {
-            let error = from_inherited("web", fd, &OPTIONS).unwrap_err();
+            let error = from_inherited("web", fd, &options()).unwrap_err();
             assert!(matches!(error, BindError::NotListening(_)), "{error}");
         }
     }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::gate::Overflow;
-use crate::listener::{self, Address, Options};
+use crate::listener::{self, Address, Options, Own};
 use crate::shared::{Command, Handoff, Inbox, Load, Message};
 
 const SERVICE: ServiceId = ServiceId(1);
@@ -66,10 +66,11 @@ impl Ground {
             backlog: 16,
             keepalive: None,
             v6only: false,
+            own: Own::default(),
         };
         let socket = listener::bind("l0", &Address::Tcp(LOOPBACK), &options).unwrap();
         let metrics = ground.metrics.listener("l0");
-        let listener = SharedListener::new(LISTENER, SERVICE, socket, metrics);
+        let listener = SharedListener::new(LISTENER, SERVICE, socket, metrics, false);
         ground.command(Command::Open(Arc::new(listener)));
         ground
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use syngate_gate::accept_queue::Probe;
-use syngate_gate::listener::{self, Address, Listener, LocalAddress, Options};
+use syngate_gate::listener::{self, Address, KeptListener, Listener, LocalAddress, Options, Own};
 use syngate_gate::{
     Endpoint, Event, Gate, Generation, ListenerId, Overflow, ServiceId, ServiceSettings, Settings,
     Target,
@@ -55,14 +55,17 @@ pub(crate) fn settings() -> ServiceSettings {
     }
 }
 
-pub(crate) const OPTIONS: Options = Options {
-    backlog: 4096,
-    keepalive: None,
-    v6only: false,
-};
+pub(crate) fn options() -> Options {
+    Options {
+        backlog: 4096,
+        keepalive: None,
+        v6only: false,
+        own: Own::default(),
+    }
+}
 
 pub(crate) fn bind(address: &Address) -> Listener {
-    listener::bind("l0", address, &OPTIONS).unwrap()
+    listener::bind("l0", address, &options()).unwrap()
 }
 
 /// A gate with a service that has one listener, and nothing active.
@@ -110,7 +113,7 @@ impl Fixture {
             LocalAddress::Tcp(address) => *address,
             LocalAddress::Unix(_) => LOOPBACK,
         };
-        let listener = wait(gate.open(service, listener));
+        let listener = wait(gate.open(service, listener, false));
         Fixture {
             gate,
             events,
@@ -127,7 +130,13 @@ impl Fixture {
     }
 
     pub(crate) fn generation_at(&self, number: u64, endpoints: Vec<Endpoint>) -> Arc<Generation> {
-        Generation::new(number, self.workers, vec![(None, endpoints)])
+        Generation::new(number, self.workers, vec![(None, endpoints)], Vec::new())
+    }
+
+    /// One whose clients send the PROXY header themselves.
+    pub(crate) fn raw_generation(&self, number: u64, backend: SocketAddr) -> Arc<Generation> {
+        let endpoints = vec![(None, vec![tcp_endpoint(backend)])];
+        Generation::new(number, self.workers, endpoints, vec!["l0".to_owned()])
     }
 
     pub(crate) fn activate(&self, generation: &Arc<Generation>) {
@@ -209,6 +218,13 @@ pub(crate) fn unix_endpoint(path: PathBuf) -> Endpoint {
     Endpoint {
         target: Target::Unix(path),
         queue: Probe::Unknown,
+    }
+}
+
+pub(crate) fn kept_endpoint(kept: &KeptListener) -> Endpoint {
+    Endpoint {
+        target: kept.address().clone(),
+        queue: kept.probe().clone(),
     }
 }
 

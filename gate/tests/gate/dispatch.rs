@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
-use syngate_gate::accept_queue::{Probe, UnixInode};
+use syngate_gate::accept_queue::{Probe, Reader, UnixInode};
+use syngate_gate::listener::KeptListener;
 use syngate_gate::{Endpoint, Event, ServiceSettings, Target};
 use syngate_metrics::{CloseReason, ConnectionState, PendingOutcome};
 
 use crate::common::{
-    Fixture, LOOPBACK, ask, deaf, echo, kernel_count, own_network, reset, rest, serve, settings,
-    tcp_endpoint, unix_endpoint, until, wait,
+    Fixture, LOOPBACK, ask, deaf, echo, kept_endpoint, kernel_count, own_network, reset, rest,
+    serve, settings, tcp_endpoint, unix_endpoint, until, wait,
 };
 
 #[test]
@@ -271,4 +272,46 @@ fn a_unix_endpoint_is_filled_as_far_as_it_goes() {
     }
     fixture.until_empty();
     fixture.stop();
+}
+
+#[test]
+fn two_kept_listeners_of_one_listener_get_equal_parts() {
+    let directory = tempfile::tempdir().unwrap();
+    for workers in [1, 2] {
+        let fixture = Fixture::new(workers, settings());
+        // Some have waited, and some come one by one.
+        let mut clients: Vec<TcpStream> = (0..100).map(|_| fixture.client()).collect();
+        fixture.until_pending(100);
+        let kept = [(); 2].map(|()| KeptListener::unix(directory.path()).unwrap());
+        let generation = fixture.generation_at(1, kept.iter().map(kept_endpoint).collect());
+        fixture.activate(&generation);
+        for count in 101..=200 {
+            clients.push(fixture.client());
+            until("it is dispatched", || generation.leases() == count);
+        }
+        let mut reader = Reader::new();
+        let queues = kept
+            .each_ref()
+            .map(|kept| kept.queue(&mut reader).unwrap().len);
+        let difference = queues[0].abs_diff(queues[1]);
+        assert!(difference as usize <= workers, "{queues:?}");
+        assert_eq!(queues.iter().sum::<u32>(), 200);
+        // Their backend has died: what both have queued is taken over for the one public listener.
+        wait(fixture.gate.activate(fixture.service, None));
+        wait(fixture.gate.backend_gone(fixture.service, &generation));
+        for kept in &kept {
+            wait(
+                fixture
+                    .gate
+                    .adopt(fixture.listener, kept.adopt("kept").unwrap()),
+            );
+            assert_eq!(kept.queue(&mut reader).unwrap().len, 0);
+        }
+        fixture.activate(&fixture.generation(2, echo("two ")));
+        for client in clients {
+            assert_eq!(ask(client, b"x"), b"two x");
+        }
+        fixture.until_empty();
+        fixture.stop();
+    }
 }

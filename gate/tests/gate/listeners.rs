@@ -6,13 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use syngate_gate::listener::{self, Address, KeptListener, LocalAddress};
+use syngate_gate::listener::{self, Address, KeptListener, LocalAddress, Options, Own};
 use syngate_gate::{ListenerId, Target};
 use syngate_metrics::{CloseReason, ConnectionState};
 
 use crate::common::{
-    Fixture, LOOPBACK, OPTIONS, ask, bind, descriptors_again, echo, in_a_child,
-    no_more_descriptors, settings, until, wait,
+    Fixture, LOOPBACK, ask, bind, descriptors_again, echo, in_a_child, no_more_descriptors,
+    options, settings, until, wait,
 };
 
 #[test]
@@ -47,9 +47,9 @@ fn a_closed_listener_leaves_its_address() {
         let mut listener = fixture.listener;
         let failed = (0..50).find_map(|_| {
             wait(fixture.gate.close(listener));
-            let again = listener::bind("l0", &Address::Tcp(fixture.address), &OPTIONS);
+            let again = listener::bind("l0", &Address::Tcp(fixture.address), &options());
             match again {
-                Ok(again) => listener = wait(fixture.gate.open(fixture.service, again)),
+                Ok(again) => listener = wait(fixture.gate.open(fixture.service, again, false)),
                 Err(error) => return Some(error.to_string()),
             }
             None
@@ -80,7 +80,7 @@ fn those_who_wait_outlive_their_listener_and_are_counted_to_the_end() {
     let again = wait(
         fixture
             .gate
-            .open(fixture.service, bind(&Address::Tcp(LOOPBACK))),
+            .open(fixture.service, bind(&Address::Tcp(LOOPBACK)), false),
     );
     assert_ne!(again, fixture.listener);
     fixture.stop();
@@ -177,7 +177,7 @@ fn a_removed_service_leaves_nothing_and_others_run_on() {
     let LocalAddress::Tcp(address) = *listener.address() else {
         unreachable!()
     };
-    let id: ListenerId = wait(fixture.gate.open(other, listener));
+    let id: ListenerId = wait(fixture.gate.open(other, listener, false));
     let waiting = TcpStream::connect(address).unwrap();
     let held = fixture.client();
     fixture.until_open(2);
@@ -239,4 +239,24 @@ fn the_generation_that_is_reset_is_reset_alone() {
     let numbers = fixture.stop();
     assert_eq!(numbers.forced_closes(), 10);
     assert_eq!(numbers.closed(CloseReason::DrainTimeout), 10);
+}
+
+#[test]
+fn a_close_waits_for_who_is_connected_and_has_said_nothing() {
+    let own = Own {
+        defer_accept: true,
+        ..Own::default()
+    };
+    let deferring = Options { own, ..options() };
+    let listener = listener::bind("l0", &Address::Tcp(LOOPBACK), &deferring).unwrap();
+    let fixture = Fixture::with(2, settings(), 100, 100, listener);
+    fixture.activate(&fixture.generation(1, echo("")));
+    let silent = fixture.client();
+    assert_eq!(ask(fixture.client(), b"x"), b"x");
+    fixture.until_empty();
+    wait(fixture.gate.close(fixture.listener));
+    assert!(TcpStream::connect(fixture.address).is_err());
+    assert_eq!(fixture.gate.open_connections(), 1);
+    assert_eq!(ask(silent, b"late"), b"late");
+    fixture.stop();
 }

@@ -2,15 +2,19 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixListener;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use ppp::HeaderResult;
-use syngate_gate::ServiceSettings;
-use syngate_gate::listener::Address;
+use syngate_gate::listener::{Address, KeptListener, LocalAddress};
 use syngate_gate::proxy_protocol::{Addresses, Version, header};
-use syngate_metrics::CloseReason;
+use syngate_gate::{Gate, Generation, ServiceSettings, Settings};
+use syngate_metrics::{CloseReason, Metrics};
 
-use crate::common::{Fixture, LOOPBACK, ask, bind, echo, settings, unix_endpoint};
+use crate::common::{
+    Fixture, LOOPBACK, ask, bind, echo, kept_endpoint, settings, tcp_endpoint, unix_endpoint,
+    until, wait,
+};
 
 fn sending(version: Version) -> ServiceSettings {
     ServiceSettings {
@@ -182,5 +186,88 @@ fn a_trusted_peer_s_unknown_header_leaves_its_own_address() {
     let fixture = Fixture::new(1, accepting);
     fixture.activate(&fixture.generation(1, echo("")));
     assert_eq!(ask(fixture.client(), b"PROXY UNKNOWN\r\nhello"), b"hello");
+    fixture.stop();
+}
+
+#[test]
+fn a_raw_listener_s_clients_send_the_header_themselves() {
+    let both = ServiceSettings {
+        accept_proxy: Some("10.0.0.0/8".parse().unwrap()),
+        ..sending(Version::V2)
+    };
+    let metrics = Metrics::new("test", 2);
+    let process = Settings {
+        workers: 2,
+        max_connections: 100,
+        pending_max: 100,
+    };
+    let (gate, _events) = Gate::start(&process, &metrics).unwrap();
+    let service = wait(gate.add_service("default", both));
+    let listener = bind(&Address::Tcp(LOOPBACK));
+    let LocalAddress::Tcp(address) = *listener.address() else {
+        unreachable!()
+    };
+    wait(gate.open(service, listener, true));
+    // Nothing is active yet, and nobody who isn't trusted is closed.
+    let early = TcpStream::connect(address).unwrap();
+    until("it waits", || gate.pending_connections() == 1);
+    let endpoints = vec![(None, vec![tcp_endpoint(echo(""))])];
+    let generation = Generation::new(1, 2, endpoints, vec!["l0".to_owned()]);
+    wait(gate.activate(service, Some(generation)));
+    let sent = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nhello";
+    assert_eq!(ask(early, sent), sent);
+    for _ in 0..20 {
+        assert_eq!(ask(TcpStream::connect(address).unwrap(), sent), sent);
+    }
+    wait(gate.stop());
+}
+
+#[test]
+fn whether_a_listener_is_raw_changes_with_the_flip() {
+    let fixture = Fixture::new(2, sending(Version::V1));
+    let backend = echo("");
+    let plain = fixture.generation(1, backend);
+    let raw = fixture.raw_generation(2, backend);
+    let starts = |client, start: &[u8]| ask(client, b"hello").starts_with(start);
+    // Whoever waited is told as the generation expects that gets it.
+    let waiting = fixture.client();
+    fixture.until_pending(1);
+    fixture.activate(&raw);
+    assert!(starts(waiting, b"hello"));
+    fixture.activate(&plain);
+    assert!(starts(fixture.client(), b"PROXY TCP4 "));
+    fixture.activate(&raw);
+    assert!(starts(fixture.client(), b"hello"));
+    wait(fixture.gate.activate(fixture.service, None));
+    let waiting = fixture.client();
+    fixture.until_pending(1);
+    fixture.activate(&plain);
+    assert!(starts(waiting, b"PROXY TCP4 "));
+    fixture.stop();
+}
+
+#[test]
+fn a_unix_client_s_header_names_no_address() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("public");
+    let address = Address::Unix {
+        path: path.clone(),
+        mode: None,
+    };
+    let fixture = Fixture::with(1, sending(Version::V2), 100, 100, bind(&address));
+    let kept = KeptListener::unix(directory.path()).unwrap();
+    let endpoint = kept_endpoint(&kept);
+    fixture.activate(&fixture.generation_at(1, vec![endpoint]));
+    let mut client = UnixStream::connect(path).unwrap();
+    client.write_all(b"hello").unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let backend = UnixListener::from(kept.as_fd().try_clone_to_owned().unwrap());
+    let (mut accepted, _) = backend.accept().unwrap();
+    let mut bytes = Vec::new();
+    accepted.read_to_end(&mut bytes).unwrap();
+    // Signature, version 2 and LOCAL, no family, no addresses (section 2.2 of the specification).
+    assert_eq!(bytes, b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0hello");
+    drop(accepted);
+    drop(client);
     fixture.stop();
 }

@@ -208,3 +208,37 @@ async fn a_check_gets_what_the_generation_would() {
         );
     }
 }
+
+#[tokio::test]
+async fn two_kept_listeners_may_stand_for_one_public_listener() {
+    let config = config(&["s"], &["http"], Pass::Fd);
+    let directory = tempfile::tempdir().unwrap();
+    let mut runtime = RuntimeDir::open(directory.path()).unwrap();
+    let generation = runtime.generation("default", 7).unwrap();
+    let places = Mutex::new(Places::new());
+    let keep = || Arc::new(KeptListener::unix(directory.path()).unwrap());
+    let kept = ["http", "https", "http"].map(|name| (name.to_owned(), keep()));
+    let site = Site::make(&config, 7, generation, &places, Some(kept.to_vec()))
+        .await
+        .unwrap();
+    let endpoints = site.ways().endpoints(0).unwrap();
+    let names: Vec<_> = endpoints
+        .iter()
+        .map(|(name, all)| (name.as_deref(), all.len()))
+        .collect();
+    assert_eq!(names, [(Some("http"), 2), (Some("https"), 1)]);
+    // A client of each is seen in the queue of that one alone, and in the drain.
+    let http = &endpoints[0].1;
+    let mut reader = Reader::new();
+    let mut connected = Vec::new();
+    for (endpoint, second) in [(&http[0], 0), (&http[1], 1)] {
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None);
+        let socket = socket.unwrap();
+        socket.connect(&endpoint.target.address().unwrap()).unwrap();
+        connected.push(socket);
+        assert_eq!(reader.undelivered(&endpoint.queue).unwrap(), Some(1));
+        assert_eq!(reader.undelivered(&http[1].queue).unwrap(), Some(second));
+    }
+    let generation = syngate_gate::Generation::new(7, 1, endpoints, Vec::new());
+    assert_eq!(crate::drain::undelivered(&generation, &mut reader), 2);
+}

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use syngate_gate::ListenerId;
-use syngate_gate::listener::{self, Listener, Options};
+use syngate_gate::accept_queue::Reader;
+use syngate_gate::listener::{self, BindError, Listener, Options};
 use syngate_metrics::ConnectionState::{Connecting, Greeting, Pending};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -17,12 +18,20 @@ use crate::rollout::Event;
 /// How often a service that ends looks whether anything is pending.
 const PENDING_AGAIN: Duration = Duration::from_millis(10);
 
-/// How soon a bind is tried again that a listener on its way out stands in the way of; that takes a second at most.
+/// How soon a bind is tried again that a listener on its way out stands in the way of; that takes little more than a second.
 const BIND_AGAIN: Duration = Duration::from_millis(10);
+
+/// A public listener that doesn't accept yet.
+pub(super) struct Bound {
+    pub(super) config: ListenerConfig,
+    options: Options,
+    socket: Listener,
+}
 
 /// A public listener that accepts.
 pub(super) struct Open {
     pub(super) config: ListenerConfig,
+    options: Options,
     pub(super) id: ListenerId,
     /// As bound.
     pub(super) address: String,
@@ -30,14 +39,20 @@ pub(super) struct Open {
 
 impl Service {
     /// Binds what is new. Nothing accepts yet.
-    pub(super) fn bind(&mut self, cx: &mut Context, config: &ServiceConfig) -> Result<(), String> {
+    pub(super) fn bind(&mut self, cx: &Context, config: &ServiceConfig) -> Result<(), String> {
         self.bound.clear();
         for listener in &config.listeners {
-            if self.listeners.iter().any(|open| open.config == *listener) {
+            let mut open = self.listeners.iter();
+            if open.any(|open| open.config.is_same_socket(listener)) {
                 continue;
             }
-            for socket in bind(cx, config, listener)? {
-                self.bound.push((listener.clone(), socket));
+            let options = options(cx, config, listener);
+            for socket in bind(cx, listener, &options, &self.listeners)? {
+                self.bound.push(Bound {
+                    config: listener.clone(),
+                    options: options.clone(),
+                    socket,
+                });
             }
         }
         Ok(())
@@ -67,16 +82,46 @@ impl Service {
 
     /// What is bound begins to accept.
     pub(super) async fn open(&mut self, cx: &Context) {
-        for (config, socket) in std::mem::take(&mut self.bound) {
+        for bound in std::mem::take(&mut self.bound) {
+            let Bound {
+                config,
+                options,
+                socket,
+            } = bound;
             let address = socket.address().to_string();
-            tracing::info!(service = self.name, listener = config.name, %address, family = %socket.family(), backlog = socket.backlog(), "listening");
-            let id = cx.gate.open(self.id, socket).await;
+            let queue = socket.queue(&mut Reader::new());
+            let backlog = queue.map_or(0, |queue| queue.max);
+            tracing::info!(service = self.name, listener = config.name, %address, family = %socket.family(), backlog, "listening");
+            let id = cx.gate.open(self.id, socket, config.raw).await;
             self.opened.push(config.clone());
             self.listeners.push(Open {
                 config,
+                options,
                 id,
                 address,
             });
+        }
+    }
+
+    /// The open sockets get what the configuration of the active generation asks of them, as far as an open one can be changed.
+    /// A rollback changes them back.
+    pub(super) fn change(&mut self, cx: &Context, config: &ServiceConfig) {
+        for open in &mut self.listeners {
+            let mut wanted = config.listeners.iter();
+            let Some(wanted) = wanted.find(|wanted| wanted.is_same_socket(&open.config)) else {
+                continue;
+            };
+            let options = options(cx, config, wanted);
+            if options != open.options {
+                match cx.gate.change(open.id, &open.options, &options) {
+                    Ok(()) => open.options = options,
+                    // Tried again at the next flip.
+                    Err(error) => {
+                        tracing::warn!(service = self.name, listener = wanted.name, %error, "the open listener isn't changed");
+                    }
+                }
+            }
+            open.config = wanted.clone();
         }
     }
 
@@ -88,13 +133,13 @@ impl Service {
         let is_wanted = |listener: &ListenerConfig| {
             wanted
                 .as_ref()
-                .is_some_and(|wanted| wanted.listeners.contains(listener))
+                .is_some_and(|wanted| wanted.has_socket(listener))
         };
-        self.bound.retain(|(listener, _)| is_wanted(listener));
+        self.bound.retain(|bound| is_wanted(&bound.config));
         self.open(cx).await;
         let opened = std::mem::take(&mut self.opened);
         let stays = |open: &Open| match success {
-            true => in_force.listeners.contains(&open.config),
+            true => in_force.has_socket(&open.config),
             false => !opened.contains(&open.config) || is_wanted(&open.config),
         };
         let closing: Vec<Open> = self.listeners.extract_if(.., |open| !stays(open)).collect();
@@ -139,20 +184,33 @@ fn close(cx: &Context, listeners: Vec<Open>) {
     });
 }
 
-/// The sockets of a listener: one, or all inherited ones of its name.
-fn bind(
-    cx: &mut Context,
-    config: &ServiceConfig,
-    listener: &ListenerConfig,
-) -> Result<Vec<Listener>, String> {
-    let options = Options {
+/// How a listener of this configuration is set up.
+fn options(cx: &Context, config: &ServiceConfig, listener: &ListenerConfig) -> Options {
+    Options {
         backlog: config.backlog,
         keepalive: config.keepalive,
         v6only: v4_stands_beside(cx, config, listener),
-    };
+        own: listener.own.clone(),
+    }
+}
+
+/// The sockets of a listener: one, or all inherited ones of its name. `open` are those that the service has.
+fn bind(
+    cx: &Context,
+    listener: &ListenerConfig,
+    options: &Options,
+    open: &[Open],
+) -> Result<Vec<Listener>, String> {
     let listener::Address::Inherited(name) = &listener.address else {
-        let socket = listener::bind(&listener.name, &listener.address, &options);
-        return Ok(vec![socket.map_err(|error| error.to_string())?]);
+        let mut open = open.iter().map(|open| &open.config);
+        let socket = listener::bind(&listener.name, &listener.address, options);
+        let socket = socket.map_err(|error| match error {
+            BindError::InUse { .. } => open
+                .find(|open| open.address == listener.address)
+                .map_or_else(|| error.to_string(), |open| is_open(open, listener)),
+            other => other.to_string(),
+        });
+        return Ok(vec![socket?]);
     };
     let Some(sockets) = cx.inherited.get(name) else {
         return Err(format!(
@@ -164,9 +222,22 @@ fn bind(
             .as_fd()
             .try_clone_to_owned()
             .map_err(|error| error.to_string())?;
-        listener::from_inherited(&listener.name, copy, &options).map_err(|error| error.to_string())
+        listener::from_inherited(&listener.name, copy, options).map_err(|error| error.to_string())
     };
     sockets.iter().map(take).collect()
+}
+
+/// Why a listener can't have the address that an open one has, and keeps until the flip.
+fn is_open(open: &ListenerConfig, wanted: &ListenerConfig) -> String {
+    let what = match open.name == wanted.name {
+        true => "v6only and interface",
+        false => "the name",
+    };
+    format!(
+        "{} is open as listener {}, and {what} of an open socket can't be changed: listen on another port, or remove the listener \
+         with one reload and add it with the next",
+        wanted.address, open.name
+    )
 }
 
 /// Whether an IPv4 listener has the port of this one, so that `[::]` must leave IPv4 alone.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
-use syngate_gate::listener::Listener;
 use syngate_gate::{Endpoints, Generation, ServiceId};
 use syngate_metrics::{GenerationState as Gauge, ReloadOutcome, ReloadPhase};
 use tokio::sync::watch;
@@ -13,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::context::{Context, Message, wall_clock};
 use super::generation::Live;
-use super::listeners::Open;
+use super::listeners::{Bound, Open};
 use crate::config::{Backend, BackendAddress, ListenerConfig, ServiceConfig};
 use crate::haproxy;
 use crate::protocol::{GenerationState, LastReload, Step};
@@ -44,7 +43,7 @@ pub(super) struct Service {
     pub(super) removed: bool,
     pub(super) lives: BTreeMap<u64, Live>,
     /// Bound by the run, not accepting yet.
-    pub(super) bound: Vec<(ListenerConfig, Listener)>,
+    pub(super) bound: Vec<Bound>,
     /// Opened by the run: closed again if it fails.
     pub(super) opened: Vec<ListenerConfig>,
     activated: Option<Activated>,
@@ -124,7 +123,8 @@ impl Service {
         let Some(live) = self.lives.get_mut(&number) else {
             return;
         };
-        live.gate = Some(Generation::new(number, cx.workers, endpoints));
+        let raw = live.config.raw_listeners();
+        live.gate = Some(Generation::new(number, cx.workers, endpoints, raw));
         let since = live.started.unwrap_or(live.began);
         self.metrics
             .observe_phase(ReloadPhase::Ready, since.elapsed());
@@ -301,12 +301,15 @@ impl Service {
             self.metrics
                 .observe_phase(ReloadPhase::Flip, began.elapsed());
         }
-        let has = |listener: &ListenerConfig| {
+        if let Some(config) = &config {
+            self.change(cx, config);
+        }
+        let has = |bound: &Bound| {
             config
                 .as_ref()
-                .is_some_and(|config| config.listeners.contains(listener))
+                .is_some_and(|config| config.has_socket(&bound.config))
         };
-        if self.bound.iter().all(|(listener, _)| has(listener)) {
+        if self.bound.iter().all(has) {
             self.open(cx).await;
         }
     }
