@@ -54,24 +54,6 @@ impl Options {
     }
 }
 
-/// What one listener asks of its own public socket, beside its service's [`Options`]. A unix listener takes the backlog alone.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Own {
-    /// Instead of [`Options::backlog`].
-    pub backlog: Option<u32>,
-    /// Instead of [`Options::v6only`].
-    pub v6only: Option<bool>,
-    /// The one network interface from which clients may come (SO_BINDTODEVICE; without privilege since Linux 5.7).
-    pub interface: Option<String>,
-    /// The largest segment that is announced to clients, in bytes (TCP_MAXSEG; the kernel takes 88 to 32,767).
-    pub mss: Option<u16>,
-    /// Data may come with the SYN (TCP_FASTOPEN, RFC 7413), for as many unfinished handshakes as the backlog. A client may send the
-    /// same data twice, and the sysctl net.ipv4.tcp_fastopen must have 2 in it.
-    pub fast_open: bool,
-    /// Clients are accepted when their first data is there (TCP_DEFER_ACCEPT), or, silent ones, after a second and a little more.
-    pub defer_accept: bool,
-}
-
 /// A public listening socket. Dropping it closes it, and removes the file of a unix listener if it is still this one's.
 #[derive(Debug)]
 pub struct Listener {

@@ -1,12 +1,40 @@
-//! The HAProxy adapter: a stock haproxy.cfg, in front of which nobody had to change anything.
+//! The HAProxy adapter: a stock configuration in, and out of it what the gate listens on and the copy that a generation runs.
 //!
-//! - [`plan`] reads the configuration, pure: which public listeners the gate opens, which private ones HAProxy gets instead, and
-//!   what its copy says.
+//! - [`plan`] reads the configuration: which public listeners the gate opens, which private ones HAProxy gets instead, and what its
+//!   copy says.
 //! - [`read`] takes everything that a run needs from the disk at one moment, when the run begins: what changes later is the next
 //!   run's.
-//! - [`binary`] says what is known of an haproxy program.
-//! - [`runtime`] asks a running process over its stats socket.
-//! - [`state`] carries over what operators and checks have set at run time, from one process to its successor.
+//! - [`binary`] says what is known of an haproxy program, [`runtime`] asks a running process over its stats socket, and [`state`]
+//!   carries over what operators and checks have set at run time, from one process to its successor.
+//!
+//! Invariants:
+//! - Planning is pure: text in, plan out. What it asks of the world comes in through [`World`].
+//! - A line that needn't change is byte for byte the same in the copy, and stands in the same line where that can be, so that
+//!   HAProxy's own messages name the user's line.
+//! - What can't be fronted stays with HAProxy and is warned about, or is refused with file, line and reason; nothing is guessed.
+//! - What HAProxy refuses is left for its own check to refuse, whose message is the better one, unless it would be lost on the way.
+
+mod address;
+pub mod binary;
+mod bind;
+mod conditions;
+mod copy;
+mod document;
+mod draft;
+mod environment;
+mod front;
+mod global;
+mod idle_close;
+mod limits;
+mod maps;
+mod plan;
+mod proxies;
+mod publics;
+mod rules;
+pub mod runtime;
+mod servers;
+pub mod state;
+mod words;
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -19,14 +47,58 @@ use nix::sys::resource::{Resource, getrlimit};
 use crate::child::Spawner;
 use crate::config::{Backend, Haproxy, ServiceConfig};
 
-pub mod binary;
-pub mod runtime;
-mod skeleton;
-pub mod state;
-
 use binary::{Binaries, Binary};
-pub(crate) use skeleton::Place;
-pub use skeleton::{File, Plan, Refusal, World, plan};
+pub use copy::{Copy, Place};
+pub use plan::{Plan, plan};
+
+/// One configuration file as it was read. Bytes: HAProxy takes any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// As it was given; messages name it so.
+    pub path: PathBuf,
+    /// All of it.
+    pub text: Vec<u8>,
+}
+
+/// What is asked of the world while planning: everything else is pure.
+pub struct World<'a> {
+    /// The program that will run the copy.
+    pub binary: &'a Binary,
+    /// The effective uid isn't 0.
+    pub unprivileged: bool,
+    /// Descriptors that one process may have: the hard RLIMIT_NOFILE, or as many as there can be where the program may raise it.
+    pub descriptors: u64,
+    /// A variable of the process that HAProxy will run in.
+    pub environment: &'a dyn Fn(&[u8]) -> Option<Vec<u8>>,
+    /// The address of a host that a bind names.
+    pub resolve: &'a dyn Fn(&str) -> io::Result<IpAddr>,
+    /// A map file's bytes.
+    pub read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
+}
+
+/// Why a configuration can't be fronted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}: {why}", .file.display(), LineNumber(*.line))]
+pub struct Refusal {
+    /// The file that it is about.
+    pub file: PathBuf,
+    /// Counted from 1; 0 is the whole file.
+    pub line: usize,
+    /// What is wrong, and what to do.
+    pub why: String,
+}
+
+/// `:LINE`, or nothing.
+struct LineNumber(usize);
+
+impl std::fmt::Display for LineNumber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            line => write!(f, ":{line}"),
+        }
+    }
+}
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -126,11 +198,10 @@ fn unreadable(path: &Path, error: &io::Error) -> NotRead {
 }
 
 fn in_this_world(files: Vec<File>, binary: &Binary) -> Result<Plan, Refusal> {
-    let (_, descriptors) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, u64::MAX));
     let world = World {
         binary,
         unprivileged: !nix::unistd::geteuid().is_root(),
-        descriptors,
+        descriptors: descriptors(),
         environment: &|name| {
             std::env::var_os(std::ffi::OsStr::from_bytes(name)).map(OsStringExt::into_vec)
         },
@@ -138,6 +209,22 @@ fn in_this_world(files: Vec<File>, binary: &Binary) -> Result<Plan, Refusal> {
         read: &|path| std::fs::read(path),
     };
     plan(files, &world)
+}
+
+/// How many a process of ours may have. One with CAP_SYS_RESOURCE raises its limit by itself, up to fs.nr_open
+/// (capabilities(7), proc_sys_fs(5)).
+fn descriptors() -> u64 {
+    const CAP_SYS_RESOURCE: u64 = 1 << 24;
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let status = read("/proc/self/status");
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let most = match effective.unwrap_or_default() & CAP_SYS_RESOURCE {
+        0 => None,
+        _ => read("/proc/sys/fs/nr_open").trim().parse().ok(),
+    };
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, u64::MAX));
+    most.unwrap_or(hard).max(hard)
 }
 
 /// The first address of a name, as HAProxy takes it (configuration manual, 4.2, `bind`).
