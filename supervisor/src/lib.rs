@@ -10,6 +10,7 @@ pub mod control;
 mod dial;
 mod drain;
 pub mod handle;
+pub mod haproxy;
 pub mod inherited;
 mod launch;
 pub mod leftovers;
