@@ -11,7 +11,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -23,12 +23,15 @@ use crate::command::{Command, FIRST_DESCRIPTOR};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The first version whose manual has `option idle-close-on-response`.
-const IDLE_CLOSE: (u32, u32, u32) = (2, 6, 0);
+const IDLE_CLOSE: Version = (2, 6, 0);
 
 /// A configuration that is valid where the option is known.
 const PROBE: &str = "\
 defaults\n mode http\n timeout connect 1s\n timeout client 1s\n timeout server 1s\n option idle-close-on-response
 frontend probe\n bind 127.0.0.1:1\n";
+
+/// Major, minor and patch. Development versions have no patch: 0.
+pub type Version = (u32, u32, u32);
 
 /// What an haproxy program says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +40,8 @@ pub struct Binary {
     pub program: PathBuf,
     /// Its version as it writes it: `2.6.12-1+deb12u1`, `3.5-dev5-1234`.
     pub release: String,
-    /// The numbers of its version; of a development version the last one is 0.
-    pub version: (u32, u32, u32),
+    /// The numbers of its version.
+    pub version: Version,
     /// What it was built with, in its own words: `OPENSSL`, `LUA`.
     pub features: Vec<String>,
     /// Whether it knows `option idle-close-on-response`.
@@ -105,7 +108,7 @@ impl Binaries {
         Ok(binary)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, (Stamp, Binary)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, (Stamp, Binary)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -189,7 +192,7 @@ fn last_words(outcome: &Outcome) -> String {
 }
 
 /// Reads the text of `haproxy -vv`, as versions 1.8 to 3.5 write it: release, version, features.
-fn parse(text: &str) -> Option<(String, (u32, u32, u32), Vec<String>)> {
+fn parse(text: &str) -> Option<(String, Version, Vec<String>)> {
     let release = text.lines().find_map(|line| {
         let rest = line
             .strip_prefix("HAProxy version ")

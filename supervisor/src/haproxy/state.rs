@@ -124,7 +124,7 @@ pub async fn carry_over(
         let replies = replies(&answer);
         if replies.len() != line.len() {
             warnings.push(format!(
-                "HAProxy answered {} of {} orders at once: look at `{SHOW}`",
+                "HAProxy answered {} of {} orders: compare its `{SHOW}` with what you have set",
                 replies.len(),
                 line.len()
             ));
@@ -184,24 +184,9 @@ fn replies(answer: &str) -> Vec<String> {
 /// Compares what two processes answer to `show servers state`. Pure.
 pub fn carry(old: &str, new: &str) -> Carried {
     let mut carried = Carried::default();
-    let mut read = |text: &str, which: &str| {
-        let table = Table::parse(text);
-        let warning = match &table {
-            Err(why) => {
-                format!(
-                    "no server's state is carried over: that of the {which} HAProxy can't be read, {why}"
-                )
-            }
-            Ok(table) if table.unread > 0 => format!(
-                "{} servers of the {which} HAProxy are left out: their state isn't understood",
-                table.unread
-            ),
-            Ok(_) => return table.ok(),
-        };
-        carried.warnings.push(warning);
-        table.ok()
-    };
-    let (Some(old), Some(new)) = (read(old, "old"), read(new, "new")) else {
+    let old = read("old", old, &mut carried.warnings);
+    let new = read("new", new, &mut carried.warnings);
+    let (Some(old), Some(new)) = (old, new) else {
         return carried;
     };
     let (before, now) = (old.by_name(), new.by_name());
@@ -210,27 +195,40 @@ pub fn carry(old: &str, new: &str) -> Carried {
         let Some(Some(was)) = before.get(name) else {
             continue;
         };
-        let mut settings = settings(was, server);
+        let orders = settings(was, server).into_iter().map(|setting| Order {
+            server: server.name.clone(),
+            setting,
+        });
         let why = if !was.place.is(&server.place) {
             format!("it was at {} and is at {}", was.place, server.place)
         } else if now[name].is_none() {
             "there are two of its name".to_owned()
         } else {
-            let orders = settings.into_iter().map(|setting| Order {
-                server: server.name.clone(),
-                setting,
-            });
             carried.orders.extend(orders);
             continue;
         };
-        settings.retain(|setting| !setting.is_a_checks());
-        carried.warnings.extend(settings.into_iter().map(|setting| {
-            let server = server.name.clone();
-            let order = Order { server, setting };
-            format!("`{order}` isn't carried over: {why}")
-        }));
+        let missed = orders.filter(|order| !order.setting.is_a_checks());
+        let warnings = missed.map(|order| format!("`{order}` isn't carried over: {why}"));
+        carried.warnings.extend(warnings);
     }
     carried
+}
+
+fn read(which: &str, text: &str, warnings: &mut Vec<String>) -> Option<Table> {
+    let table = Table::parse(text)
+        .map_err(|why| {
+            warnings.push(format!(
+                "no server's state is carried over: that of the {which} HAProxy can't be read, {why}"
+            ));
+        })
+        .ok()?;
+    if table.unread > 0 {
+        warnings.push(format!(
+            "{} servers of the {which} HAProxy are left out: their state isn't understood",
+            table.unread
+        ));
+    }
+    Some(table)
 }
 
 /// What `was` had and `is` hasn't, if they are one server.
@@ -284,17 +282,22 @@ fn switched_off(was: u32, is: u32) -> bool {
     was & check::CONFIGURED != 0 && was & check::ENABLED == 0 && is & check::ENABLED != 0
 }
 
-/// What the check had found, where the new process checks at the same place; or down by an operator, where nobody checks.
+/// What the check had found, or down by an operator where nobody checks.
+///
+/// A check is believed only where the new process checks at the same place and hasn't had a success of its own by now; and not
+/// after a first success in the old process. Down sets the counter to 0, so each reload would begin anew with the `rise`
+/// successes that are needed: a server that has recovered would stay down for as long as reloads come faster than these.
 fn health(was: &Server, is: &Server) -> Option<Setting> {
     if was.admin & admin::ANY_MAINT != 0 || was.operation == is.operation {
         return None;
     }
-    let unchecked = |server: &Server| (server.check | server.agent) & check::CONFIGURED == 0;
     let both = was.check & check::CONFIGURED != 0 && is.check & check::ENABLED != 0;
+    let believed = both && was.checked_at == is.checked_at && is.found < check::PASSED;
+    let unchecked = |server: &Server| (server.check | server.agent) & check::CONFIGURED == 0;
     match was.operation {
-        STOPPED if both && was.checked_at == is.checked_at => Some(Setting::Down),
-        STOPPING if both && was.checked_at == is.checked_at => Some(Setting::Stopping),
-        // Up to some version one that is down by `track` has a counter above 0; later ones can't be told apart, and refuse.
+        STOPPING if believed => Some(Setting::Stopping),
+        STOPPED if believed && was.health == 0 => Some(Setting::Down),
+        // One that is down by `track` has a counter above 0 in 2.6. In 3.5 it looks the same, and refuses.
         STOPPED if unchecked(was) && unchecked(is) && was.health == 0 => Some(Setting::Down),
         _ => None,
     }

@@ -1,6 +1,7 @@
 //! Real processes side by side, each with a stats socket that was passed to it, as the supervisor starts them: `haproxy -W`.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -85,6 +86,16 @@ impl Haproxy {
     async fn to(&self, successor: &Haproxy) -> CarriedOver {
         let (old, new) = (self.stats.address(), successor.stats.address());
         carry_over(old, new, LONG).await.expect("carried over")
+    }
+
+    /// Asks until this is so of a server.
+    async fn eventually(&self, name: &str, is: impl Fn(&Server) -> bool) {
+        let asked = async {
+            while !is(&self.server(name).await) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, asked).await.expect(name);
     }
 
     async fn server(&self, name: &str) -> Server {
@@ -241,24 +252,44 @@ async fn an_address_that_was_set_at_run_time_ends_with_its_process() {
 }
 
 #[tokio::test]
-async fn a_check_that_succeeds_undoes_down() {
+async fn down_is_undone_by_a_check_that_succeeds() {
     let place = Place::new().await;
-    let (_listener, port) = silent();
-    let web = |inter: &str| format!(" server s 127.0.0.1:{port} check inter {inter} rise 2");
+    let (listener, port) = silent();
+    let web = |inter: &str| {
+        format!(" option httpchk\n server s 127.0.0.1:{port} check inter {inter} rise 2")
+    };
     let active = place.start("", &web("60s")).await;
     active.obey(&["set server web/s health down"]).await;
-    let next = place.start("", &web("300ms")).await;
-    assert_eq!(
-        active.to(&next).await.servers,
-        1,
-        "it was up and is set down"
-    );
-    let up = async {
-        while next.server("web/s").await.operation != 2 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+    let next = place.start("", &web("200ms")).await;
+    assert_eq!(active.to(&next).await.servers, 1);
+    assert_eq!(next.server("web/s").await.operation, STOPPED);
+    // From now on the server answers, also the checks that have begun.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a check");
+            stream.read(&mut [0; 1024]).expect("a request");
+            stream
+                .write_all(b"HTTP/1.0 200 OK\r\n\r\n")
+                .expect("answered");
         }
-    };
-    tokio::time::timeout(LONG, up).await.expect("it comes up");
+    });
+    next.eventually("web/s", |server| server.operation == 2)
+        .await;
+}
+
+#[tokio::test]
+async fn a_check_of_the_new_process_has_the_last_word() {
+    let place = Place::new().await;
+    let (_listener, port) = silent();
+    let web = format!(" server s 127.0.0.1:{port} check inter 60s");
+    let active = place.start("", &web).await;
+    active.obey(&["set server web/s health down"]).await;
+    let next = place.start("", &web).await;
+    // It needs no more than a connection.
+    next.eventually("web/s", |server| server.found == check::PASSED)
+        .await;
+    assert_eq!(active.to(&next).await, CarriedOver::default());
+    assert_eq!(next.server("web/s").await.operation, 2);
 }
 
 #[tokio::test]

@@ -24,12 +24,15 @@ pub(super) mod admin {
     pub(in super::super) const ANY_MAINT: u32 = 0x23;
 }
 
-/// Flags of `srv_check_state` and `srv_agent_state` (`CHK_ST_*` of `check-t.h`, the same in 2.6 and 3.5).
+/// Flags of `srv_check_state` and `srv_agent_state` (`CHK_ST_*` of `check-t.h`), and values of `srv_check_result` (`CHK_RES_*`);
+/// the same in 2.6 and 3.5.
 pub(super) mod check {
     /// `CHK_ST_CONFIGURED`.
     pub(in super::super) const CONFIGURED: u32 = 0x02;
     /// `CHK_ST_ENABLED`: nobody has said `disable health` or `disable agent`.
     pub(in super::super) const ENABLED: u32 = 0x04;
+    /// `CHK_RES_PASSED`, and above it `CHK_RES_CONDPASS`: the last check of this process was a success.
+    pub(in super::super) const PASSED: u32 = 3;
 }
 
 /// What there is of one server.
@@ -48,6 +51,8 @@ pub(super) struct Server {
     pub(super) configured_weight: u32,
     /// The checks' counter: 0 is as far down as there is.
     pub(super) health: u32,
+    /// What this process's last check has found, see [`check`].
+    pub(super) found: u32,
     /// See [`check`].
     pub(super) check: u32,
     /// See [`check`].
@@ -158,6 +163,7 @@ fn server(columns: &[&str], line: &str) -> Option<Server> {
         weight: number("srv_uweight")?,
         configured_weight: number("srv_iweight")?,
         health: number("srv_check_health")?,
+        found: number("srv_check_result")?,
         check: number("srv_check_state")?,
         agent: number("srv_agent_state")?,
         checked_at: [owned("srv_check_addr"), owned("srv_check_port")],

@@ -19,6 +19,7 @@ struct Row {
     admin: u32,
     weight: u32,
     configured: u32,
+    found: u32,
     health: u32,
     check: u32,
     agent: u32,
@@ -37,7 +38,8 @@ const PLAIN: Row = Row {
     admin: 0,
     weight: 10,
     configured: 10,
-    health: 4,
+    found: 0,
+    health: 2,
     check: 6,
     agent: 0,
     fqdn: "-",
@@ -49,13 +51,14 @@ const PLAIN: Row = Row {
 fn answer(rows: &[Row]) -> String {
     let line = |row: &Row| {
         format!(
-            "2 web 1 {} {} {} {} {} {} 17 6 3 {} {} {} 0 0 {} {} {} 0 {} {} - 0\n",
+            "2 web 1 {} {} {} {} {} {} 17 6 {} {} {} {} 0 0 {} {} {} 0 {} {} - 0\n",
             row.name,
             row.address,
             row.operation,
             row.admin,
             row.weight,
             row.configured,
+            row.found,
             row.health,
             row.check,
             row.agent,
@@ -331,9 +334,22 @@ fn down_is_carried_over_where_something_undoes_it() {
             "on its way up",
             Row {
                 health: 1,
+                found: 3,
                 ..down.clone()
             },
             PLAIN,
+            "",
+        ),
+        (
+            "the new one has checked",
+            down.clone(),
+            Row { found: 3, ..PLAIN },
+            "",
+        ),
+        (
+            "the new one has failed once",
+            down.clone(),
+            Row { found: 2, ..PLAIN },
             "set server web/s health down",
         ),
         (
@@ -465,8 +481,8 @@ fn down_is_carried_over_where_something_undoes_it() {
 #[test]
 fn columns_go_by_their_names_and_old_versions_have_fewer() {
     let header = "# srv_name be_name srv_port srv_addr srv_iweight srv_uweight srv_admin_state srv_op_state srv_fqdn \
-                  srv_agent_state srv_check_state srv_check_health later";
-    let old = format!("1\n{header}\ns web 80 10.0.0.1 1 1 1 0 - 0 0 0 x\n\n");
+                  srv_agent_state srv_check_state srv_check_health srv_check_result later";
+    let old = format!("1\n{header}\ns web 80 10.0.0.1 1 1 1 0 - 0 0 0 0 x\n\n");
     let new = answer(&[Row {
         address: "10.0.0.1",
         port: 80,
@@ -618,6 +634,7 @@ fn row(name: &'static str) -> impl Strategy<Value = Row> {
         0..16_u32,
         0..32_u32,
         0..2_u16,
+        0..5_u32,
     );
     (place, state).prop_map(move |(place, state)| Row {
         name,
@@ -633,6 +650,7 @@ fn row(name: &'static str) -> impl Strategy<Value = Row> {
         check: state.5,
         agent: state.6,
         check_port: state.7,
+        found: state.8,
         check_address: "-",
     })
 }
