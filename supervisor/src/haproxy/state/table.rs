@@ -115,7 +115,8 @@ impl Table {
             return Err(format!("its format is `{format}` and not {FORMAT}"));
         }
         let header = lines.next().and_then(|line| line.strip_prefix('#'));
-        let columns: Vec<&str> = header.unwrap_or_default().split_whitespace().collect();
+        let names = header.unwrap_or_default().split_whitespace();
+        let columns: HashMap<&str, usize> = names.zip(0..).collect();
         let mut table = Table::default();
         for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
             match server(&columns, line) {
@@ -137,16 +138,13 @@ impl Table {
     }
 }
 
-fn server(columns: &[&str], line: &str) -> Option<Server> {
-    let values: HashMap<&str, &str> = columns
-        .iter()
-        .copied()
-        .zip(line.split_whitespace())
-        .collect();
-    let text = |column: &str| values.get(column).copied().filter(|value| *value != "-");
+fn server(columns: &HashMap<&str, usize>, line: &str) -> Option<Server> {
+    let values: Vec<&str> = line.split_whitespace().collect();
+    let value = |column: &str| values.get(*columns.get(column)?).copied();
+    let text = |column: &str| value(column).filter(|value| *value != "-");
     let owned = |column: &str| text(column).map(String::from);
     let number = |column: &str| text(column)?.parse().ok();
-    let name = [*values.get("be_name")?, *values.get("srv_name")?];
+    let name = [value("be_name")?, value("srv_name")?];
     if !name.iter().all(|part| part.chars().all(is_of_a_name)) {
         return None;
     }
