@@ -108,7 +108,7 @@ pub(crate) struct Connection {
     pub(crate) proxied: Option<Box<Addresses>>,
     /// The worker's number of its listener.
     pub(crate) listener: u32,
-    /// A PROXY header is in the stream already: it comes from a kept listener.
+    /// A PROXY header is in the stream already: it comes from a kept listener. Of a raw listener see [`Context::raw`].
     pub(crate) raw: bool,
     pub(crate) accepted: Tick,
     /// When a byte last passed, a side ended, or the phase began.

@@ -217,6 +217,9 @@ impl Listener {
     /// drops SYNs takes CAP_NET_ADMIN by now). New clients are refused, as after the close; what is queued stays, and
     /// handshakes in progress complete (but for those of a SYN cookie). Unix: the file is removed. An inherited socket is left
     /// as it is: whoever has passed it holds it too, so closing it here resets nobody. To be called once.
+    ///
+    /// # Errors
+    /// EPERM for one that is bound to an interface already ([`Own::interface`]), without CAP_NET_RAW.
     pub fn refuse_new(&self) -> io::Result<()> {
         /// Interfaces are numbered from 1 up, as they come.
         const NOWHERE: NonZeroU32 = NonZeroU32::new(i32::MAX as u32).unwrap();

@@ -228,7 +228,7 @@ impl Supervisor {
         for service in &mut self.services {
             let config = Arc::clone(service.rollout.config());
             service
-                .bind(&mut self.cx, &config)
+                .bind(&self.cx, &config)
                 .map_err(StartError::System)?;
         }
         for service in &mut self.services {

@@ -88,7 +88,7 @@ fn the_backend_hears_of_the_client_in_both_versions() {
 #[test]
 fn an_ipv4_client_of_a_dual_stack_listener_is_an_ipv4_client() {
     let listener = bind(&Address::Port(0));
-    let syngate_gate::listener::LocalAddress::Tcp(address) = *listener.address() else {
+    let LocalAddress::Tcp(address) = *listener.address() else {
         unreachable!()
     };
     let fixture = Fixture::with(1, sending(Version::V2), 100, 100, listener);
