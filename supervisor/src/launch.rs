@@ -78,6 +78,14 @@ impl Site {
             env: Vec::new(),
             placeholders: Vec::new(),
         };
+        if !site.kept.iter().all(|(_, kept)| kept.is_open()) {
+            tracing::warn!(
+                service = config.name,
+                generation = number,
+                "the backend has shut down the listeners that it was passed: the next one gets others, what they had queued is lost"
+            );
+            site.kept.clear();
+        }
         let named = Named::in_command(argv);
         if !fixed.is_empty() {
             site.ways = vec![fixed_way(fixed).await?];
