@@ -73,16 +73,25 @@ impl Worker {
         {
             return; // The deadline was another's, who had this place before.
         }
-        while let Ok((client, peer)) = shared.socket.accept() {
-            shared.metrics.block(self.index).accepted.inc();
-            self.shared.open.fetch_add(1, Ordering::SeqCst);
-            self.admit(index, client, peer, false);
+        loop {
+            match shared.socket.accept() {
+                Ok((client, peer)) => {
+                    shared.metrics.block(self.index).accepted.inc();
+                    self.shared.open.fetch_add(1, Ordering::SeqCst);
+                    self.admit(index, client, peer, false);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    let (label, _) = classify(Errno::from_raw(error.raw_os_error().unwrap_or(0)));
+                    shared.metrics.block(self.index).accept_errors[label].inc();
+                    break;
+                }
+            }
         }
         let now = self.clock.now();
-        let empty = shared
-            .socket
-            .undelivered(&mut self.reader)
-            .is_ok_and(|left| left == 0);
+        let left = shared.socket.undelivered(&mut self.reader);
+        let empty = left.as_ref().is_ok_and(|left| *left == 0);
+        let name = shared.socket.name().to_owned();
         drop(shared);
         let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
             return;
@@ -91,7 +100,16 @@ impl Worker {
             return;
         };
         let was_empty = std::mem::replace(&mut emptying.seen_empty, empty);
-        if (empty && was_empty) || now.since(emptying.since) >= EMPTYING_MOST {
+        let late = now.since(emptying.since) >= EMPTYING_MOST;
+        if (empty && was_empty) || late {
+            if !empty {
+                let left = left.map_or_else(|error| error.to_string(), |left| left.to_string());
+                tracing::warn!(
+                    listener = name,
+                    left,
+                    "a listener closes that wasn't seen to be empty: connections that are left in it are reset"
+                );
+            }
             self.close_listener(index);
         } else {
             self.deadlines

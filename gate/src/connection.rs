@@ -115,6 +115,8 @@ pub(crate) struct Connection {
     touched: Tick,
     /// The deadline that the worker's heap has; never later than [`Connection::deadline`].
     pub(crate) armed: Tick,
+    /// How its wait ended has been counted: what comes after a reset that it survived isn't another wait.
+    waited: bool,
     /// Its backend's side had ended when its process died: it was cut off.
     gone: bool,
     /// It is on the worker's run list: edges are noted, and looked at when its turn comes.
@@ -140,6 +142,7 @@ impl Connection {
             accepted: now,
             touched: now,
             armed: Tick::NEVER,
+            waited: false,
             gone: false,
             running: false,
         }
@@ -172,6 +175,7 @@ impl Connection {
     /// How its wait ended, if it is closed in it.
     pub(crate) fn wait_outcome(&self, reason: CloseReason) -> Option<PendingOutcome> {
         match self.phase {
+            _ if self.waited => None,
             Phase::Pending { .. } | Phase::Connecting { .. } => Some(match reason {
                 CloseReason::ClientReset => PendingOutcome::ClientReset,
                 CloseReason::PendingTimeout => PendingOutcome::Timeout,
@@ -360,11 +364,11 @@ impl Connection {
             .service
             .connect_duration
             .observe(context.now.since(attempt.started));
-        context.service.pending_outcomes[PendingOutcome::Dispatched].inc();
-        context
-            .service
-            .pending_wait
-            .observe(context.now.since(self.accepted));
+        if !std::mem::replace(&mut self.waited, true) {
+            context.service.pending_outcomes[PendingOutcome::Dispatched].inc();
+            let wait = context.now.since(self.accepted);
+            context.service.pending_wait.observe(wait);
+        }
         drop(attempt);
         let relay = Relay::new(header.as_deref().unwrap_or_default(), unsent);
         self.phase = Phase::Relaying {

@@ -206,13 +206,18 @@ impl Dialer {
     }
 
     fn connect(&self) -> io::Result<(OwnedFd, bool)> {
+        let mut others = self.sources.len().saturating_sub(1);
         loop {
             let socket = self.socket()?;
             match socket.connect(&self.address) {
                 Ok(()) => return Ok((socket.into(), true)),
                 Err(error) => match error.raw_os_error().map(Errno::from_raw) {
                     Some(Errno::EINPROGRESS) => return Ok((socket.into(), false)),
-                    Some(Errno::EADDRNOTAVAIL) if self.next_source() => {}
+                    Some(Errno::EADDRNOTAVAIL) if others > 0 => {
+                        others -= 1;
+                        self.source
+                            .set((self.source.get() + 1) % self.sources.len());
+                    }
                     _ => return Err(error),
                 },
             }
@@ -233,13 +238,6 @@ impl Dialer {
             socket.bind(&SocketAddr::new(source, 0).into())?;
         }
         Ok(socket)
-    }
-
-    /// Goes on to the next source address; false when all have been tried.
-    fn next_source(&self) -> bool {
-        let next = (self.source.get() + 1) % self.sources.len();
-        self.source.set(next);
-        next != 0
     }
 
     /// Takes note of a failed connect.

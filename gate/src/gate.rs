@@ -139,7 +139,7 @@ pub struct Gate {
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
     registry: Mutex<Registry>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -197,7 +197,7 @@ impl Gate {
             shared,
             metrics: Arc::clone(metrics),
             registry: Mutex::default(),
-            threads,
+            threads: Mutex::new(threads),
         };
         Ok((gate, receiver))
     }
@@ -401,10 +401,13 @@ impl Gate {
         Some((queue.len.into(), socket.drops().ok()?))
     }
 
-    /// Resets every connection that is left, counted as `shutdown`, and ends the workers.
-    pub async fn stop(self) {
+    /// Resets every connection that is left, counted as `shutdown`, and ends the workers. What others are waiting for ends with
+    /// that; nothing that is asked later is done.
+    pub async fn stop(&self) {
         self.all(Command::Stop).await;
-        for thread in self.threads {
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
             // A worker that panicked has aborted the process: there is no error to see here.
             let _ = thread.join();
         }

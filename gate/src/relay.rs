@@ -284,8 +284,18 @@ impl Relay {
         scratch: &mut Scratch,
     ) -> Turn {
         let was = (self.up.stream, self.down.stream);
-        let up = self.up.flow(client, backend, scratch);
+        let mut up = self.up.flow(client, backend, scratch);
         let mut down = self.down.flow(backend, client, scratch);
+        if self.up.stream == Stream::Broken
+            && !self.is_untouched()
+            && let Some(kept) = self.up.kept.take()
+        {
+            // No other generation can get it: it goes, and what the client sends from now on.
+            if let Kept::Pipe(pipe) = *kept {
+                scratch.pipes.give(pipe);
+            }
+            up = Flow::More;
+        }
         if self.down.stream == Stream::Broken && was.1 != Stream::Broken {
             down = Flow::More; // The client has failed: read it to its end.
         }

@@ -76,7 +76,7 @@ pub(crate) struct Pipes {
     /// Pipes that exist, spare or in use.
     made: usize,
     /// How many may exist: as many as there are descriptors that no connection needs.
-    pub(crate) most: usize,
+    most: usize,
     /// Askers that are sent away before the system is asked again, after it has refused.
     refused: u32,
 }
@@ -106,9 +106,17 @@ impl Pipes {
 
     /// Takes a pipe back. One with bytes in it belongs to a connection that ended, and is closed.
     pub(crate) fn give(&mut self, pipe: Pipe) {
-        if pipe.len == 0 && self.spare.len() < SPARE {
+        if pipe.len == 0 && self.spare.len() < SPARE && self.made <= self.most {
             self.spare.push(pipe);
         } else {
+            self.made -= 1;
+        }
+    }
+
+    /// Says how many pipes may exist: spare ones beyond that are closed.
+    pub(crate) fn allow(&mut self, most: usize) {
+        self.most = most;
+        while self.made > most && self.spare.pop().is_some() {
             self.made -= 1;
         }
     }

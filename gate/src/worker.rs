@@ -195,7 +195,7 @@ impl Worker {
         let most = self.shared.max_connections.load(Ordering::Relaxed);
         let free = most.saturating_sub(self.shared.open.load(Ordering::Relaxed));
         let share = free as usize / self.shared.inboxes.len();
-        self.scratch.pipes.most = share.min(splice::MOST);
+        self.scratch.pipes.allow(share.min(splice::MOST));
         let mut inbox = false;
         for event in events {
             let (token, side) = Token::of(event.data());
@@ -309,12 +309,14 @@ impl Worker {
         let was_connecting = matches!(connection.phase, Phase::Connecting { .. });
         let was_pending = matches!(connection.phase, Phase::Pending { .. });
         let next = look(connection, &mut context);
+        // One that was dispatched in this look has left the queue already.
+        let still_pending = was_pending && matches!(connection.phase, Phase::Pending { .. });
         match next {
             Next::Again => {
                 connection.running = true;
                 self.run.push_back(token);
             }
-            Next::Close(reason) => self.close(token, reason, was_pending),
+            Next::Close(reason) => self.close(token, reason, still_pending),
             Next::Wait | Next::Queue => {
                 let deadline = connection.deadline(&service.settings);
                 if deadline < connection.armed {

@@ -77,6 +77,38 @@ impl ServiceConfig {
         let mut listeners = self.listeners.iter();
         listeners.any(|other| other.is_same_socket(listener))
     }
+
+    /// Refuses a backend for a listener that isn't there, and a listener without a backend.
+    pub(crate) fn backends_fit(&self) -> Result<(), String> {
+        let backends = match &self.backend {
+            Backend::Addresses(backends) => backends,
+            Backend::Command { fixed, .. } if !fixed.is_empty() => fixed,
+            Backend::Command { .. } | Backend::Haproxy(_) => return Ok(()),
+        };
+        let names: Vec<&str> = self.listeners.iter().map(|one| one.name.as_str()).collect();
+        let named = |name: &str| {
+            backends
+                .iter()
+                .any(|one| one.listener.as_deref() == Some(name))
+        };
+        if let Some(stray) = backends
+            .iter()
+            .filter_map(|backend| backend.listener.as_deref())
+            .find(|name| !names.contains(name))
+        {
+            return Err(format!(
+                "there is no listener {stray} (there are {}): name one of these, or none for all",
+                names.join(", ")
+            ));
+        }
+        let for_all = backends.iter().any(|backend| backend.listener.is_none());
+        match names.iter().find(|name| !for_all && !named(name)) {
+            None => Ok(()),
+            Some(name) => Err(format!(
+                "listener {name} has no backend: give it one, or one for all without a name"
+            )),
+        }
+    }
 }
 
 /// A public address of a service.

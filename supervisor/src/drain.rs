@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use syngate_gate::Generation;
 use syngate_gate::accept_queue::Reader;
 
@@ -16,7 +17,8 @@ const SHARE: u32 = 10;
 const AT_MOST: Duration = Duration::from_millis(100);
 
 /// Returns when the accept queues of all endpoints are empty and no handshake towards them is half done, seen twice. Endpoints
-/// of which nothing can be known count as empty. May be dropped at any moment.
+/// of which nothing can be known count as empty; one that can't be read for want of descriptors or memory doesn't. May be dropped
+/// at any moment.
 pub(crate) async fn emptied(generation: Arc<Generation>) {
     let mut reader = Reader::new();
     let mut seen = 0;
@@ -45,7 +47,16 @@ pub(crate) fn undelivered(generation: &Generation, reader: &mut Reader) -> u32 {
         Ok(count) => count.unwrap_or(0),
         Err(error) => {
             tracing::debug!(generation = generation.number(), %error, "can't read an accept queue");
-            0
+            let lacks = [
+                Errno::EMFILE,
+                Errno::ENFILE,
+                Errno::ENOBUFS,
+                Errno::ENOMEM,
+                Errno::EAGAIN,
+                Errno::EINTR,
+            ];
+            let errno = error.raw_os_error().map(Errno::from_raw);
+            u32::from(errno.is_some_and(|errno| lacks.contains(&errno)))
         }
     };
     generation

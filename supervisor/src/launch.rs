@@ -78,6 +78,14 @@ impl Site {
             placeholders: Vec::new(),
             haproxy: None,
         };
+        if !site.kept.iter().all(|(_, kept)| kept.is_open()) {
+            tracing::warn!(
+                service = config.name,
+                generation = number,
+                "the backend has shut down the listeners that it was passed: the next one gets others, what they had queued is lost"
+            );
+            site.kept.clear();
+        }
         match &config.backend {
             Backend::Command { argv, fixed } => {
                 let named = Named::in_command(argv);

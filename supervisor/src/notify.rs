@@ -75,11 +75,6 @@ impl Manager {
         self.send("STOPPING=1");
     }
 
-    /// A line for operators.
-    pub fn status(&self, status: &str) {
-        self.send(&format!("STATUS={}", one_line(status)));
-    }
-
     /// The gate turns.
     pub fn alive(&self) {
         self.send("WATCHDOG=1");

@@ -43,8 +43,6 @@ fn a_manager_hears_each_step_by_path_and_by_abstract_name() {
         assert!(since.parse::<u64>().expect("microseconds") > 0);
         manager.ready("web: 2 active\nFAKE=1");
         assert_eq!(text(socket), "READY=1\nSTATUS=web: 2 active FAKE=1");
-        manager.status("draining");
-        assert_eq!(text(socket), "STATUS=draining");
         manager.alive();
         assert_eq!(text(socket), "WATCHDOG=1");
         manager.stopping();

@@ -49,6 +49,8 @@ pub use watch::{CheckFailed, check};
 /// How often the loop looks after itself: watchdogs, readiness.
 const BEAT: Duration = Duration::from_secs(1);
 
+const LEAST_BEAT: Duration = Duration::from_millis(1);
+
 /// What a supervisor is made of.
 pub struct Parts {
     /// The running gate, without services.
@@ -181,7 +183,9 @@ impl Supervisor {
             self.sweep().await;
             return Ok(());
         }
-        let mut beat = tokio::time::interval(BEAT);
+        // A service manager wants to hear it twice within its time (sd_watchdog_enabled(3)).
+        let watchdog = self.manager.watchdog().unwrap_or(Duration::MAX) / 2;
+        let mut beat = tokio::time::interval(BEAT.min(watchdog).max(LEAST_BEAT));
         loop {
             self.cx.loaded = None;
             self.publish();

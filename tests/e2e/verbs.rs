@@ -216,6 +216,9 @@ fn load_activate_another_server() {
         green_server.pid().to_string()
     );
     assert!(gate.status_json().to_string().contains("green.sock"));
+    // Nor does one for a listener that isn't there, or one that leaves a listener without.
+    gate.run(["activate", "--backend", "nobody=127.0.0.1:9"])
+        .expect_code(1);
     // A server that isn't there never becomes active.
     gate.run(["activate", "--backend", "unix:nobody.sock"])
         .expect_code(1);

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -96,6 +97,17 @@ impl KeptListener {
         reader
             .read(&self.probe)?
             .ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// Whether connections can still come: a holder that calls shutdown(2) on it, as some servers do at their end, ends it for all,
+    /// and for good.
+    pub fn is_open(&self) -> bool {
+        let end = PollFlags::from_bits_retain(libc::POLLRDHUP);
+        let ends = PollFlags::POLLHUP | PollFlags::POLLERR;
+        let mut fds = [PollFd::new(self.socket.as_fd(), end)];
+        let looked = poll(&mut fds, PollTimeout::ZERO);
+        // POLLRDHUP isn't among the flags that are known here, so it makes `None` of them all.
+        looked.is_ok() && fds[0].revents().is_some_and(|seen| !seen.intersects(ends))
     }
 
     /// A listener that accepts what is left in the queue. It makes the shared socket non-blocking, so nobody else may be

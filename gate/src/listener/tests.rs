@@ -1,6 +1,6 @@
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -462,6 +462,27 @@ mod kept_listeners {
     #[test]
     fn tcp() {
         serves(&KeptListener::tcp((V4, 0).into()).unwrap());
+    }
+
+    /// shutdown(2) by any holder is for all, and for good.
+    #[test]
+    fn one_that_was_shut_down_is_not_open() {
+        let directory = tempfile::tempdir().unwrap();
+        for how in [Shutdown::Read, Shutdown::Both] {
+            for kept in [
+                KeptListener::tcp((V4, 0).into()).unwrap(),
+                KeptListener::unix(directory.path()).unwrap(),
+            ] {
+                assert!(kept.is_open());
+                let address = kept.address().address().unwrap();
+                let client = Socket::new(address.domain(), Type::STREAM, None).unwrap();
+                client.connect(&address).unwrap();
+                assert!(kept.is_open(), "with a client that waits");
+                let copy = Socket::from(kept.as_fd().try_clone_to_owned().unwrap());
+                copy.shutdown(how).unwrap();
+                assert!(!kept.is_open(), "{how:?}");
+            }
+        }
     }
 
     #[test]

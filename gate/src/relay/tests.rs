@@ -175,7 +175,7 @@ impl World {
             end: None,
         };
         let mut scratch = Scratch::new();
-        scratch.pipes.most = pipes;
+        scratch.pipes.allow(pipes);
         World {
             client: outer(client, tcp[0]),
             backend: outer(backend, tcp[1]),

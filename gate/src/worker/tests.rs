@@ -206,3 +206,25 @@ fn a_pause_ends_with_its_listener() {
     ground.command(Command::Close(LISTENER));
     assert_eq!(ground.shared.paused_listeners.load(Ordering::SeqCst), 0);
 }
+
+/// A unix endpoint connects at once, so that a connection can be dispatched, relayed and ended in one look.
+#[test]
+fn one_that_ends_in_the_look_that_dispatches_it_leaves_the_queue_once() {
+    let mut ground = Ground::new();
+    let _client = ground.hand_over();
+    ground.turn();
+    assert_eq!(ground.shared.pending.load(Ordering::SeqCst), 1);
+    let listener = ground.worker.listeners[0].as_mut().unwrap();
+    let token = listener.queue.front(|_| true).unwrap();
+    listener.queue.pop();
+    ground.worker.queue_changed(0);
+    ground.worker.look(token, |connection, context| {
+        context.listener.open[ConnectionState::Pending].dec();
+        context.listener.open[ConnectionState::Greeting].inc();
+        connection.phase = Phase::Greeting;
+        Next::Close(CloseReason::Eof)
+    });
+    ground.turn();
+    assert_eq!(ground.worker.slots.len(), 0);
+    assert_eq!(ground.shared.pending.load(Ordering::SeqCst), 0);
+}

@@ -232,8 +232,16 @@ fn decoded(segment: &str) -> String {
     percent_decode_str(segment).decode_utf8_lossy().into_owned()
 }
 
+/// As in a configuration: far from where adding it to a clock overflows.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error} (as in 500ms, 30s, 5m)"))
+    let duration = humantime::parse_duration(text)
+        .map_err(|error| format!("{error} (as in 500ms, 30s, 5m)"))?;
+    if duration > LONGEST {
+        return Err(format!("`{text}` is too long: at most ten years"));
+    }
+    Ok(duration)
 }
 
 #[cfg(test)]

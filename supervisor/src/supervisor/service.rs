@@ -227,11 +227,14 @@ impl Service {
                     None => config.backend,
                 };
                 config.backend = Backend::Addresses(backends.clone());
+                config.backends_fit()?;
                 self.activated = Some(Activated { file, backends });
                 return Ok(config);
             }
         };
-        Ok(self.keep_activated(file))
+        let config = self.keep_activated(file);
+        config.backends_fit()?;
+        Ok(config)
     }
 
     /// Completes a configuration by what HAProxy's own says now, which takes a moment.

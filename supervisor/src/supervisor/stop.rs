@@ -1,6 +1,5 @@
 //! The gate's own end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
@@ -99,14 +98,6 @@ impl Supervisor {
         self.cx.clean_up.close();
         self.sweep().await;
         self.cx.calls.end("the gate has stopped");
-        // Another thread may be looking at it, for as long as a scrape takes.
-        let mut gate = self.cx.gate;
-        loop {
-            match Arc::try_unwrap(gate) {
-                Ok(gate) => break gate.stop().await,
-                Err(shared) => gate = shared,
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        self.cx.gate.stop().await;
     }
 }
