@@ -105,7 +105,9 @@ fn inet(
     resolve: &dyn Fn(&str) -> io::Result<IpAddr>,
 ) -> Result<Address, BadAddress> {
     let text = std::str::from_utf8(text).map_err(|_| BadAddress::Text)?;
-    let colon = text.rfind([':', ']']).filter(|&at| text[at..].starts_with(':'));
+    let colon = text
+        .rfind([':', ']'])
+        .filter(|&at| text[at..].starts_with(':'));
     let (host, port) = text.split_at(colon.ok_or(BadAddress::NoPort)?);
     let ports = ports(&port[1..])?;
     let ip = host_address(host, family, resolve)?;
@@ -184,7 +186,17 @@ mod tests {
 
     #[test]
     fn each_form_of_a_tcp_address_is_read() {
-        for any in [":80", "*:80", "0.0.0.0:80", "ipv4@:80", "ipv4@*:80", "tcp@:80", "tcp4@:80", "stream+ipv4@:80", ":080"] {
+        for any in [
+            ":80",
+            "*:80",
+            "0.0.0.0:80",
+            "ipv4@:80",
+            "ipv4@*:80",
+            "tcp@:80",
+            "tcp4@:80",
+            "stream+ipv4@:80",
+            ":080",
+        ] {
             assert_eq!(tcp(any), "0.0.0.0 80-80", "{any}");
         }
         for any in [":::80", "[::]:80", "ipv6@:::80", "ipv6@:80", "tcp6@*:80"] {
@@ -203,14 +215,25 @@ mod tests {
         assert_eq!(read("abns@x"), Ok(named("abns@", b"x")));
         assert_eq!(read("fd@3"), Ok(Address::Inherited));
         assert_eq!(read("sockpair@3"), Ok(Address::Inherited));
-        for foreign in ["quic4@:443", "quic+ipv6@:443", "udp@:53", "dgram+ipv4@:53", "rhttp@b/s"] {
-            assert!(matches!(read(foreign), Ok(Address::Foreign(_))), "{foreign}");
+        for foreign in [
+            "quic4@:443",
+            "quic+ipv6@:443",
+            "udp@:53",
+            "dgram+ipv4@:53",
+            "rhttp@b/s",
+        ] {
+            assert!(
+                matches!(read(foreign), Ok(Address::Foreign(_))),
+                "{foreign}"
+            );
         }
     }
 
     #[test]
     fn what_haproxy_refuses_is_refused() {
-        for port in [":85-83", ":0", ":+80", ":65536", ":80x", "*:http", ":80-", ":-80", ":"] {
+        for port in [
+            ":85-83", ":0", ":+80", ":65536", ":80x", "*:http", ":80-", ":-80", ":",
+        ] {
             assert_eq!(read(port), Err(BadAddress::Port), "{port}");
         }
         for none in ["80", "*", "[::1]", "ipv4@"] {

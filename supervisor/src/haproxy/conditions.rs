@@ -111,8 +111,15 @@ impl Parser<'_> {
     /// A number: whether it is other than 0. As strtol(3) reads it where it is written in decimal; what begins otherwise can't be
     /// said.
     fn number(&mut self) -> Option<Verdict> {
-        let sign = self.rest.iter().take_while(|byte| matches!(byte, b'+' | b'-')).count();
-        let digits = self.rest[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let sign = self
+            .rest
+            .iter()
+            .take_while(|byte| matches!(byte, b'+' | b'-'))
+            .count();
+        let digits = self.rest[sign..]
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
         if digits == 0 || sign > 1 {
             return None;
         }
@@ -124,7 +131,11 @@ impl Parser<'_> {
 
     /// NAME(ARGUMENT,...)
     fn predicate(&mut self) -> Result<Verdict, Unparsable> {
-        let length = self.rest.iter().take_while(|byte| !matches!(byte, b' ' | b'(')).count();
+        let length = self
+            .rest
+            .iter()
+            .take_while(|byte| !matches!(byte, b' ' | b'('))
+            .count();
         let (name, rest) = self.rest.split_at(length);
         self.rest = rest;
         let arguments = self.arguments()?;
@@ -144,8 +155,12 @@ impl Parser<'_> {
             (b"version_atleast", [version]) => self.at_least(version),
             (b"version_before", [version]) => self.at_least(version).map(|is| !is),
             (
-                b"openssl_version_atleast" | b"openssl_version_before" | b"ssllib_name_startswith"
-                | b"awslc_api_atleast" | b"awslc_api_before" | b"enabled",
+                b"openssl_version_atleast"
+                | b"openssl_version_before"
+                | b"ssllib_name_startswith"
+                | b"awslc_api_atleast"
+                | b"awslc_api_before"
+                | b"enabled",
                 [_],
             )
             | (b"fips_mode", _) => None,
@@ -232,7 +247,9 @@ impl Version {
 }
 
 fn leading_number(text: &str) -> Option<(u32, &str)> {
-    let end = text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .find(|it: char| !it.is_ascii_digit())
+        .unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))
 }
 
@@ -277,7 +294,15 @@ mod tests {
         ] {
             assert_eq!(is(holds), Some(true), "{holds}");
         }
-        for fails in ["", "0", "!1", "defined(NOPE)", "feature(QUIC)", "version_before(2.6)", "0 && fips_mode"] {
+        for fails in [
+            "",
+            "0",
+            "!1",
+            "defined(NOPE)",
+            "feature(QUIC)",
+            "version_before(2.6)",
+            "0 && fips_mode",
+        ] {
             assert_eq!(is(fails), Some(false), "{fails}");
         }
     }
@@ -302,7 +327,15 @@ mod tests {
 
     #[test]
     fn development_comes_before_release() {
-        let order = ["2.6", "2.7-dev0", "2.7-dev1", "2.7-dev1-abcdef-12", "2.7", "2.7.1", "3.0"];
+        let order = [
+            "2.6",
+            "2.7-dev0",
+            "2.7-dev1",
+            "2.7-dev1-abcdef-12",
+            "2.7",
+            "2.7.1",
+            "3.0",
+        ];
         assert!(order.is_sorted_by_key(|it| Version::parse(it).unwrap()));
         assert!(Version::parse("2.6.12").unwrap() > Version::parse("2.6.9-5").unwrap());
     }

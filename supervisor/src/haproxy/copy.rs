@@ -134,7 +134,9 @@ fn render(piece: &Piece, plan: &Plan, place: &Place<'_>, out: &mut Vec<u8>) {
             out.extend(path_word(&place.directory.join(stats_name(*index))));
         }
         Piece::Snapshot(index) => {
-            out.extend(path_word(&place.directory.join(&plan.snapshots[*index].name)));
+            out.extend(path_word(
+                &place.directory.join(&plan.snapshots[*index].name),
+            ));
         }
         Piece::Abstract { name, index } => {
             let full = [name, place.suffix.as_bytes()].concat();

@@ -227,7 +227,9 @@ impl Reader<'_> {
             let why = "there is a NUL byte in the line, which ends HAProxy's reading; remove it";
             return Err(self.document.refuse(&line, why));
         }
-        let standing = blocks.last().map_or(Standing::Read, |it: &Block| it.standing);
+        let standing = blocks
+            .last()
+            .map_or(Standing::Read, |it: &Block| it.standing);
         let first = text.iter().find(|&&byte| !is_blank(byte));
         if first == Some(&b'[') {
             line.standing = Standing::Skipped;
@@ -274,7 +276,10 @@ impl Reader<'_> {
 
     /// Takes off what HAProxy takes off in front of and behind the words, and expands addresses while the variables are as they are.
     fn settle(&self, line: &mut Line) {
-        let empty = line.words.iter().position(|word| word.text.is_empty() && word.known);
+        let empty = line
+            .words
+            .iter()
+            .position(|word| word.text.is_empty() && word.known);
         line.words.truncate(empty.unwrap_or(line.words.len()));
         line.modifier = match line.keyword() {
             b"no" => Modifier::No,
@@ -369,7 +374,8 @@ impl Reader<'_> {
             return Err(self.document.refuse(line, doubt(condition)));
         }
         if line.words.iter().any(|word| !word.known) {
-            let mut why = "the section's name comes from a variable that only HAProxy knows".to_owned();
+            let mut why =
+                "the section's name comes from a variable that only HAProxy knows".to_owned();
             let _ = write!(why, "; write it out");
             return Err(self.document.refuse(line, why));
         }
@@ -392,7 +398,10 @@ impl Reader<'_> {
     }
 
     fn global(&mut self, line: &Line) -> Result<(), Refusal> {
-        let changes = matches!(line.keyword(), b"setenv" | b"presetenv" | b"unsetenv" | b"resetenv");
+        let changes = matches!(
+            line.keyword(),
+            b"setenv" | b"presetenv" | b"unsetenv" | b"resetenv"
+        );
         if let (true, Standing::Doubtful(condition)) = (changes, line.standing) {
             return Err(self.document.refuse(line, doubt(condition)));
         }

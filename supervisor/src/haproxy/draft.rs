@@ -114,9 +114,8 @@ impl<'a> Draft<'a> {
     pub(super) fn fill(&mut self, lines: std::ops::Range<usize>, text: &'static str) -> bool {
         let free = |index: &usize| !self.filled.contains_key(index);
         let dropped = self.dropped.range(lines.clone()).copied().find(free);
-        let spare = |index: &usize| {
-            self.document.lines[*index].standing == Standing::Spare && free(index)
-        };
+        let spare =
+            |index: &usize| self.document.lines[*index].standing == Standing::Spare && free(index);
         let is_empty = |index: &usize| {
             let line = &self.document.lines[*index];
             let text = &self.document.files[line.file].text[line.range.clone()];
@@ -158,7 +157,10 @@ impl<'a> Draft<'a> {
     pub(super) fn finish(mut self) -> (Vec<Vec<Edit>>, Vec<String>) {
         let mut fronts: BTreeMap<usize, String> = BTreeMap::new();
         for (index, text) in &self.filled {
-            fronts.entry(*index).or_default().push_str(&format!("  {text} "));
+            let line = &self.document.lines[*index];
+            let goes_on = !line.range.is_empty();
+            let blank = if goes_on { " " } else { "" };
+            fronts.insert(*index, format!("  {text}{blank}"));
         }
         for index in &self.dropped {
             fronts.entry(*index).or_default().push_str("# ");

@@ -81,9 +81,7 @@ impl<'a> Environment<'a> {
                     self.changed.insert(name.text.clone(), value_of(value));
                 }
             }
-            (b"unsetenv", _) => self
-                .changed
-                .extend(names.map(|name| (name, Value::Unset))),
+            (b"unsetenv", _) => self.changed.extend(names.map(|name| (name, Value::Unset))),
             (b"resetenv", _) => {
                 let mut listed: HashSet<Vec<u8>> = names.collect();
                 self.changed.retain(|name, _| listed.contains(name));
@@ -154,7 +152,12 @@ mod tests {
 
     #[test]
     fn setenv_and_its_kin_do_as_they_say() {
-        let environment = read(&["setenv A 1", "presetenv A 2", "presetenv PORT 3", "setenv B \"$A$PORT\""]);
+        let environment = read(&[
+            "setenv A 1",
+            "presetenv A 2",
+            "presetenv PORT 3",
+            "setenv B \"$A$PORT\"",
+        ]);
         assert_eq!(environment.get(b"A"), Value::Set(b"1".to_vec()));
         assert_eq!(environment.get(b"B"), Value::Set(b"1port".to_vec()));
         let environment = read(&["setenv A 1", "setenv B 2", "resetenv A HOME"]);

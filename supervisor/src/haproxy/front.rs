@@ -59,12 +59,21 @@ impl<'a> Bind<'a> {
             let text = String::from_utf8_lossy(text).into_owned();
             draft.refuse(line, format!("`{text}` is no address to listen on: {why}"))
         };
+        if line.words.len() <= at {
+            return Err(draft.refuse(line, "it has no address; write ADDRESS:PORT or a path"));
+        }
         let Some(expanded) = line.address(at) else {
-            return Err(bad(line.text(at), "its variable's value isn't known here; write it out"));
+            return Err(bad(
+                line.text(at),
+                "its variable's value isn't known here; write it out",
+            ));
         };
         let commas = |text: &[u8]| text.iter().filter(|&&byte| byte == b',').count();
         if commas(expanded) != commas(line.text(at)) {
-            return Err(bad(expanded, "a variable has a list in it; put it in weak quotes"));
+            return Err(bad(
+                expanded,
+                "a variable has a list in it; put it in weak quotes",
+            ));
         }
         let expanded = expanded.strip_suffix(b",").unwrap_or(expanded);
         let members = expanded.split(|&byte| byte == b',').map(|member| {
@@ -114,10 +123,13 @@ impl<'a> AbstractNames<'a> {
         for bind in fronts.iter().flat_map(|front| &front.binds) {
             for member in &bind.members {
                 if let Address::Abstract { prefix, name } = member {
-                    names.index.entry((*prefix, name.clone())).or_insert_with(|| {
-                        names.lines.push(bind.line);
-                        names.lines.len() - 1
-                    });
+                    names
+                        .index
+                        .entry((*prefix, name.clone()))
+                        .or_insert_with(|| {
+                            names.lines.push(bind.line);
+                            names.lines.len() - 1
+                        });
                 }
             }
         }
@@ -173,10 +185,14 @@ pub(super) fn open<'a>(
         let mut pieces = Vec::new();
         for member in &bind.members {
             for address in members(draft, bind, global, names, member, &mut pieces)? {
+                let mut own = own.clone();
+                if matches!(address, listener::Address::Tcp(SocketAddr::V4(_))) {
+                    own.v6only = None;
+                }
                 let wanted = ListenerConfig {
                     name: String::new(),
                     address,
-                    own: own.clone(),
+                    own,
                     raw,
                 };
                 let private = publics.private(draft, line, front.proxy.name, wanted)?;
@@ -215,7 +231,10 @@ fn members(
             multipath,
         } => {
             if *multipath {
-                draft.warn(line, "the gate takes its clients by plain TCP, without MPTCP");
+                draft.warn(
+                    line,
+                    "the gate takes its clients by plain TCP, without MPTCP",
+                );
             }
             let address = |port| listener::Address::Tcp(SocketAddr::new(*ip, port));
             Ok(ports.clone().map(address).collect())
@@ -249,7 +268,8 @@ fn check(draft: &Draft<'_>, bind: &Bind<'_>, expects_header: bool) -> Result<(),
     let foreign = |it: &&Address| matches!(it, Address::Foreign(_));
     let foreign = bind.members.iter().filter(foreign).count();
     if foreign > 0 && foreign < bind.members.len() {
-        let why = "one of its addresses can't pass through the gate, others can; write a bind for each";
+        let why =
+            "one of its addresses can't pass through the gate, others can; write a bind for each";
         return Err(draft.refuse(line, why));
     }
     if bind.has_abstract() && bind.is_fronted() && (!bind.has(b"accept-proxy") || expects_header) {
@@ -276,7 +296,10 @@ fn take_over(draft: &mut Draft<'_>, bind: &Bind<'_>, backlog: Option<u32>) -> Re
     for option in &bind.options {
         let unusable = || {
             let name = String::from_utf8_lossy(option.name);
-            draft.refuse(line, format!("the value of {name} is missing or out of range; correct it"))
+            draft.refuse(
+                line,
+                format!("the value of {name} is missing or out of range; correct it"),
+            )
         };
         match option.name {
             b"backlog" => {
@@ -299,7 +322,9 @@ fn take_over(draft: &mut Draft<'_>, bind: &Bind<'_>, backlog: Option<u32>) -> Re
             // They are of no effect on TCP.
             b"gid" | b"group" | b"uid" | b"user" if is_unix => {
                 let name = String::from_utf8_lossy(option.name);
-                let what = format!("its {name} is left out: the socket's file is the gate's own; let its mode say who may connect");
+                let what = format!(
+                    "its {name} is left out: the socket's file is the gate's own; let its mode say who may connect"
+                );
                 draft.warn(line, what);
             }
             b"mode" if is_unix => {}
@@ -321,10 +346,12 @@ fn mode(draft: &Draft<'_>, bind: &Bind<'_>) -> Result<Option<u32>, Refusal> {
     let Some(text) = bind.value(b"mode") else {
         return Ok(None);
     };
-    octal(text).map(|mode| Some(mode).filter(|&it| it != 0)).ok_or_else(|| {
-        let why = "the value of mode is no permissions in octal; write it as 660";
-        draft.refuse(bind.line, why)
-    })
+    octal(text)
+        .map(|mode| Some(mode).filter(|&it| it != 0))
+        .ok_or_else(|| {
+            let why = "the value of mode is no permissions in octal; write it as 660";
+            draft.refuse(bind.line, why)
+        })
 }
 
 /// Permissions in octal.
@@ -341,7 +368,10 @@ pub(super) fn leave(draft: &mut Draft<'_>, section: &Section) -> Result<(), Refu
         let line = &document.lines[index];
         let counts = matches!(line.standing, Standing::Read | Standing::Doubtful(_));
         match (counts, line.keyword()) {
-            (true, b"program") => draft.warn(line, "each generation runs this program, so two may run at once"),
+            (true, b"program") => draft.warn(
+                line,
+                "each generation runs this program, so two may run at once",
+            ),
             (true, b"bind" | b"dgram-bind") => {
                 let bind = Bind::read(draft, line, 1)?;
                 if bind.has_abstract() || bind.members.contains(&Address::Inherited) {
@@ -349,7 +379,10 @@ pub(super) fn leave(draft: &mut Draft<'_>, section: &Section) -> Result<(), Refu
                     return Err(draft.refuse(line, why));
                 }
                 if bind.members.iter().any(|it| matches!(it, Address::Unix(_))) {
-                    draft.warn(line, "each generation takes this path over from the one before when it starts");
+                    draft.warn(
+                        line,
+                        "each generation takes this path over from the one before when it starts",
+                    );
                 }
             }
             _ => {}

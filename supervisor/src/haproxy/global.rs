@@ -41,15 +41,14 @@ pub(super) struct Global {
     pub(super) threads: Option<u32>,
     /// Connections to stats sockets.
     pub(super) stats_maxconn: Option<u32>,
-    /// Its listeners, stats sockets, number this many.
-    pub(super) stats_listeners: usize,
+    /// Private stats sockets with a path.
+    pub(super) stats_sockets: usize,
     /// HAProxy goes on when limits are too low.
     pub(super) lenient: bool,
     /// `unix-bind` lines, in order: where, prefix, permissions.
     unix_binds: Vec<((usize, usize), Option<Vec<u8>>, Option<u32>)>,
     lua: bool,
     says_fork: bool,
-    stats_sockets: usize,
 }
 
 impl Global {
@@ -64,21 +63,31 @@ impl Global {
         self.before(line).filter_map(|it| it.2).last()
     }
 
-    fn before(&self, line: &Line) -> impl Iterator<Item = &((usize, usize), Option<Vec<u8>>, Option<u32>)> {
+    fn before(
+        &self,
+        line: &Line,
+    ) -> impl Iterator<Item = &((usize, usize), Option<Vec<u8>>, Option<u32>)> {
         let place = (line.file, line.number);
         self.unix_binds.iter().take_while(move |it| it.0 < place)
     }
 }
 
 /// Reads all `global` sections.
-pub(super) fn read<'a>(draft: &mut Draft<'a>, publics: &mut Publics<'a>) -> Result<Global, Refusal> {
+pub(super) fn read<'a>(
+    draft: &mut Draft<'a>,
+    publics: &mut Publics<'a>,
+) -> Result<Global, Refusal> {
     let document = draft.document;
     let version = draft.world.binary.version;
     let mut global = Global {
         lenient: version < STRICT,
         ..Global::default()
     };
-    for section in document.sections.iter().filter(|it| it.kind == Kind::Global) {
+    for section in document
+        .sections
+        .iter()
+        .filter(|it| it.kind == Kind::Global)
+    {
         for index in section.lines.clone().skip(1) {
             let line = &document.lines[index];
             if matches!(line.standing, Standing::Read | Standing::Doubtful(_)) {
@@ -87,7 +96,9 @@ pub(super) fn read<'a>(draft: &mut Draft<'a>, publics: &mut Publics<'a>) -> Resu
         }
     }
     let mut own = vec![
-        Piece::text("# What syngate needs of a generation, beside the configuration.\nglobal\n  stats socket "),
+        Piece::text(
+            "# What syngate needs of a generation, beside the configuration.\nglobal\n  stats socket ",
+        ),
         Piece::Stats,
         Piece::text(" level admin\n"),
     ];
@@ -121,20 +132,32 @@ impl Global {
             // The supervisor holds the process, and decides what a killed worker means.
             (b"daemon", 1) | (b"master-worker", 1..=2) => draft.drop_line(index),
             (b"pidfile", 2) => {
-                draft.warn(line, "no pidfile is written: the supervisor knows its processes; see syngate status");
+                draft.warn(
+                    line,
+                    "no pidfile is written: the supervisor knows its processes; see syngate status",
+                );
                 draft.drop_line(index);
             }
             (b"user" | b"group" | b"uid" | b"gid" | b"chroot", 2..) if draft.world.unprivileged => {
                 let keyword = String::from_utf8_lossy(line.keyword());
-                draft.warn(line, format!("{keyword} is left out: the gate isn't root, so HAProxy runs as it does"));
+                draft.warn(
+                    line,
+                    format!(
+                        "{keyword} is left out: the gate isn't root, so HAProxy runs as it does"
+                    ),
+                );
                 draft.drop_line(index);
             }
             (b"nbproc", 2..) if line.text(1) != b"1" => {
                 let why = "several processes can't be told apart by the supervisor; use nbthread";
                 return Err(draft.refuse(line, why));
             }
-            (b"stats", 3..) if line.text(1) == b"socket" => self.stats_socket(draft, publics, line)?,
-            (b"stats", 3..) if line.text(1) == b"maxconn" => self.stats_maxconn = number(line.text(2)),
+            (b"stats", 3..) if line.text(1) == b"socket" => {
+                self.stats_socket(draft, publics, line)?
+            }
+            (b"stats", 3..) if line.text(1) == b"maxconn" => {
+                self.stats_maxconn = number(line.text(2))
+            }
             (b"maxconn", 2..) if self.maxconn.is_none() => {
                 draft.settled(line)?;
                 self.maxconn = number(line.text(1)).map(|it| (it, index));
@@ -172,7 +195,8 @@ impl Global {
         for member in &bind.members {
             match member {
                 Address::Unix(path) => {
-                    self.links.push((OsString::from_vec(path.clone()).into(), private_path));
+                    self.links
+                        .push((OsString::from_vec(path.clone()).into(), private_path));
                     has_path = true;
                 }
                 Address::Abstract { .. } => {
@@ -190,18 +214,17 @@ impl Global {
                         };
                         let private = publics.private(draft, line, b"stats_socket", wanted)?;
                         pieces.extend([Piece::Private(private), Piece::text(",")]);
-                        self.stats_listeners += 1;
                     }
                 }
                 Address::Inherited | Address::Foreign(_) => {
-                    let why = "this stats socket can't be had by two generations at once; use a path";
+                    let why =
+                        "this stats socket can't be had by two generations at once; use a path";
                     return Err(draft.refuse(line, why));
                 }
             }
         }
         if has_path {
             self.stats_sockets += 1;
-            self.stats_listeners += 1;
             pieces.extend([Piece::text("unix@"), Piece::StatsPath(private_path)]);
         } else {
             // The last comma.
@@ -225,12 +248,15 @@ impl Global {
                 }
                 name => {
                     let name = String::from_utf8_lossy(name).into_owned();
-                    let what = format!("its {name} has no effect on sockets that the gate makes: their files are the gate's own");
+                    let what = format!(
+                        "its {name} has no effect on sockets that the gate makes: their files are the gate's own"
+                    );
                     draft.warn(line, what);
                 }
             }
         }
-        self.unix_binds.push(((line.file, line.number), prefix, mode));
+        self.unix_binds
+            .push(((line.file, line.number), prefix, mode));
         Ok(())
     }
 
@@ -256,12 +282,19 @@ impl Global {
                 return Ok(());
             }
         };
-        if files.iter().any(|file| directory_of(&file.path) != directory) {
+        if files
+            .iter()
+            .any(|file| directory_of(&file.path) != directory)
+        {
             let why = "the configurations are in several directories, and their copies in one; write default-path origin DIRECTORY";
             return Err(draft.refuse(line, why));
         }
         let directory = quote(origin.as_os_str().as_bytes());
-        draft.replace(line, 1, vec![Piece::text("origin "), Piece::Text(directory)])?;
+        draft.replace(
+            line,
+            1,
+            vec![Piece::text("origin "), Piece::Text(directory)],
+        )?;
         self.origin = Some(origin);
         Ok(())
     }

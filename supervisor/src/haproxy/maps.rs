@@ -138,7 +138,9 @@ fn files(line: &Line, at: usize) -> Vec<(Range<usize>, Use)> {
         };
         from = open + 1;
         if let Some(what) = what {
-            let length = text[from..].iter().position(|byte| b",)\"'\\".contains(byte));
+            let length = text[from..]
+                .iter()
+                .position(|byte| b",)\"'\\".contains(byte));
             // One in quotes of its own is left alone.
             let end = from + length.unwrap_or(0);
             if matches!(text.get(end), Some(b',' | b')')) && end > from {

@@ -44,8 +44,12 @@ impl Rules {
     ) -> Result<bool, Refusal> {
         let inherited = front.proxy.defaults.map(|at| &proxies[at]);
         let sources = || inherited.into_iter().chain([front.proxy]);
-        let connection: Vec<&Line> = sources().flat_map(|it| it.connection_rules.iter().copied()).collect();
-        let session: Vec<&Line> = sources().flat_map(|it| it.session_rules.iter().copied()).collect();
+        let connection: Vec<&Line> = sources()
+            .flat_map(|it| it.connection_rules.iter().copied())
+            .collect();
+        let session: Vec<&Line> = sources()
+            .flat_map(|it| it.session_rules.iter().copied())
+            .collect();
         let Some(&first) = connection.first() else {
             return Ok(false);
         };
@@ -90,7 +94,7 @@ fn check(draft: &Draft<'_>, front: &Front<'_>, first: &Line) -> Result<(), Refus
     };
     let why = format!(
         "it looks at who connects to the bind in line {}, whose clients send a header of their own: behind the gate nobody can; \
-         limit them with the gate's accept_proxy, or write a tcp-request session rule on the client's own address",
+         let a firewall limit them, or write a tcp-request session rule on the client's own address",
         bind.line.number
     );
     Err(draft.refuse(first, why))
@@ -127,7 +131,10 @@ fn rule(draft: &mut Draft<'_>, line: &Line) -> Result<(), Refusal> {
         return Err(draft.refuse(line, why));
     }
     if action.starts_with(b"silent-drop") {
-        draft.warn(line, "silent-drop isn't silent behind the gate: the client sees the connection end");
+        draft.warn(
+            line,
+            "silent-drop isn't silent behind the gate: the client sees the connection end",
+        );
     }
     draft.replace(line, 1, vec![Piece::text("session")])
 }

@@ -34,7 +34,11 @@ pub(super) fn rename(draft: &mut Draft<'_>, names: &AbstractNames<'_>) -> Result
             };
             if let Some(index) = names.index(prefix, &name) {
                 used[index] = true;
-                draft.replace(line, at, vec![Piece::text(prefix), Piece::Abstract { name, index }])?;
+                draft.replace(
+                    line,
+                    at,
+                    vec![Piece::text(prefix), Piece::Abstract { name, index }],
+                )?;
             }
         }
     }
