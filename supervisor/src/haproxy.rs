@@ -10,6 +10,7 @@
 mod address;
 mod binary;
 mod bind;
+mod blocks;
 mod conditions;
 mod copy;
 mod document;
