@@ -17,6 +17,8 @@
 mod address;
 pub mod binary;
 mod bind;
+mod blocks;
+mod blocks;
 mod conditions;
 mod copy;
 mod document;

@@ -168,10 +168,10 @@ impl Parser<'_> {
         })
     }
 
-    /// The arguments in parentheses; empty ones where there are none.
+    /// The arguments in parentheses, if there are any.
     fn arguments(&mut self) -> Result<Vec<Vec<u8>>, Unparsable> {
         if !self.takes(b"(") {
-            return Err(Unparsable);
+            return Ok(Vec::new());
         }
         let mut arguments = vec![Vec::new()];
         let mut quote = None;

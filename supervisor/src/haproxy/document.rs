@@ -5,16 +5,13 @@
 //! - What only the moment of reading knows (variables, conditions) is settled here: afterwards a document is data.
 //! - Each byte is looked at a bounded number of times.
 
-use std::fmt::Write as _;
 use std::ops::Range;
 
+use super::blocks::Blocks;
 use super::conditions;
 use super::environment::Environment;
 use super::words::{self, Value, Word, is_blank};
 use super::{File, Refusal, World};
-
-/// Nested `.if` blocks (MAXNESTEDCONDS).
-const NESTED_MAX: usize = 99;
 
 /// Configuration files, read.
 pub(super) struct Document {
@@ -175,19 +172,11 @@ struct Reader<'a> {
     document: Document,
 }
 
-/// An `.if` that isn't closed yet.
-struct Block {
-    /// Of its branches so far, one was taken.
-    taken: bool,
-    /// What its present branch is.
-    standing: Standing,
-}
-
 impl Reader<'_> {
     fn file(&mut self, file: File) -> Result<(), Refusal> {
         let index = self.document.files.len();
         self.document.files.push(file);
-        let mut blocks = Vec::new();
+        let mut blocks = Blocks::default();
         let mut section = None;
         let mut start = 0;
         let mut number = 0;
@@ -219,7 +208,7 @@ impl Reader<'_> {
     fn line(
         &mut self,
         mut line: Line,
-        blocks: &mut Vec<Block>,
+        blocks: &mut Blocks,
         section: &mut Option<usize>,
     ) -> Result<Line, Refusal> {
         let text = &self.document.files[line.file].text[line.range.clone()];
@@ -227,9 +216,7 @@ impl Reader<'_> {
             let why = "there is a NUL byte in the line, which ends HAProxy's reading; remove it";
             return Err(self.document.refuse(&line, why));
         }
-        let standing = blocks
-            .last()
-            .map_or(Standing::Read, |it: &Block| it.standing);
+        let standing = blocks.standing();
         let first = text.iter().find(|&&byte| !is_blank(byte));
         if first == Some(&b'[') {
             line.standing = Standing::Skipped;
@@ -252,7 +239,7 @@ impl Reader<'_> {
             Some(_) => line.standing = standing,
         }
         if line.keyword().first() == Some(&b'.') {
-            self.directive(&line, blocks);
+            blocks.directive(line.keyword(), line.number, || self.condition(&line));
             line.standing = Standing::Skipped;
             line.words.clear();
             return Ok(line);
@@ -312,55 +299,14 @@ impl Reader<'_> {
         }
     }
 
-    /// `.if` and its kin. What HAProxy refuses itself is let pass: its message is the better one.
-    fn directive(&self, line: &Line, blocks: &mut Vec<Block>) {
-        let condition = || {
-            let mut text = Vec::new();
-            for (at, word) in line.words.iter().skip(1).enumerate() {
-                text.extend((at > 0).then_some(b' '));
-                text.extend_from_slice(&word.text);
-                if !word.known {
-                    return None;
-                }
-            }
-            conditions::evaluate(&text, &self.environment, self.world.binary)
-        };
-        let branch = |holds: Option<bool>| match holds {
-            Some(true) => Standing::Read,
-            Some(false) => Standing::Skipped,
-            None => Standing::Doubtful(line.number),
-        };
-        let outer = blocks.len().checked_sub(2).map(|at| blocks[at].standing);
-        match line.keyword() {
-            b".if" if blocks.len() < NESTED_MAX => {
-                let outer = blocks.last().map_or(Standing::Read, |it| it.standing);
-                let standing = match outer {
-                    Standing::Read => branch(condition()),
-                    other => other,
-                };
-                blocks.push(Block {
-                    taken: standing == Standing::Read,
-                    standing,
-                });
-            }
-            b".elif" | b".else" => {
-                let Some(block) = blocks.last_mut() else {
-                    return;
-                };
-                block.standing = match (outer.unwrap_or(Standing::Read), block.standing) {
-                    (Standing::Read, doubtful @ Standing::Doubtful(_)) => doubtful,
-                    (Standing::Read, _) if block.taken => Standing::Skipped,
-                    (Standing::Read, _) if line.keyword() == b".else" => Standing::Read,
-                    (Standing::Read, _) => branch(condition()),
-                    (other, _) => other,
-                };
-                block.taken |= block.standing == Standing::Read;
-            }
-            b".endif" => {
-                blocks.pop();
-            }
-            _ => {}
+    /// What the words after `.if` or `.elif` say.
+    fn condition(&self, line: &Line) -> Option<bool> {
+        let words = line.words.get(1..).unwrap_or_default();
+        if words.iter().any(|word| !word.known) {
+            return None;
         }
+        let texts: Vec<&[u8]> = words.iter().map(|word| &word.text[..]).collect();
+        conditions::evaluate(&texts.join(&b' '), &self.environment, self.world.binary)
     }
 
     fn header(
@@ -374,9 +320,8 @@ impl Reader<'_> {
             return Err(self.document.refuse(line, doubt(condition)));
         }
         if line.words.iter().any(|word| !word.known) {
-            let mut why =
-                "the section's name comes from a variable that only HAProxy knows".to_owned();
-            let _ = write!(why, "; write it out");
+            let why =
+                "the section's name comes from a variable that only HAProxy knows; write it out";
             return Err(self.document.refuse(line, why));
         }
         if let Some(before) = *section {

@@ -157,10 +157,10 @@ impl<'a> Draft<'a> {
     pub(super) fn finish(mut self) -> (Vec<Vec<Edit>>, Vec<String>) {
         let mut fronts: BTreeMap<usize, String> = BTreeMap::new();
         for (index, text) in &self.filled {
-            fronts
-                .entry(*index)
-                .or_default()
-                .push_str(&format!("  {text} "));
+            let line = &self.document.lines[*index];
+            let goes_on = !line.range.is_empty();
+            let blank = if goes_on { " " } else { "" };
+            fronts.insert(*index, format!("  {text}{blank}"));
         }
         for index in &self.dropped {
             fronts.entry(*index).or_default().push_str("# ");

@@ -59,6 +59,9 @@ impl<'a> Bind<'a> {
             let text = String::from_utf8_lossy(text).into_owned();
             draft.refuse(line, format!("`{text}` is no address to listen on: {why}"))
         };
+        if line.words.len() <= at {
+            return Err(draft.refuse(line, "it has no address; write ADDRESS:PORT or a path"));
+        }
         let Some(expanded) = line.address(at) else {
             return Err(bad(
                 line.text(at),
@@ -182,10 +185,14 @@ pub(super) fn open<'a>(
         let mut pieces = Vec::new();
         for member in &bind.members {
             for address in members(draft, bind, global, names, member, &mut pieces)? {
+                let mut own = own.clone();
+                if matches!(address, listener::Address::Tcp(SocketAddr::V4(_))) {
+                    own.v6only = None;
+                }
                 let wanted = ListenerConfig {
                     name: String::new(),
                     address,
-                    own: own.clone(),
+                    own,
                     raw,
                 };
                 let private = publics.private(draft, line, front.proxy.name, wanted)?;

@@ -22,6 +22,14 @@ const STRICT: (u32, u32, u32) = (2, 3, 0);
 /// The first version that forbids processes to be started, unless `insecure-fork-wanted`.
 const NO_FORK: (u32, u32, u32) = (2, 2, 0);
 
+/// A `unix-bind` line.
+struct UnixBind {
+    /// File and line.
+    place: (usize, usize),
+    prefix: Option<Vec<u8>>,
+    mode: Option<u32>,
+}
+
 /// What the `global` sections say.
 #[derive(Default)]
 pub(super) struct Global {
@@ -41,35 +49,33 @@ pub(super) struct Global {
     pub(super) threads: Option<u32>,
     /// Connections to stats sockets.
     pub(super) stats_maxconn: Option<u32>,
-    /// Its listeners, stats sockets, number this many.
-    pub(super) stats_listeners: usize,
+    /// Private stats sockets with a path.
+    pub(super) stats_sockets: usize,
     /// HAProxy goes on when limits are too low.
     pub(super) lenient: bool,
-    /// `unix-bind` lines, in order: where, prefix, permissions.
-    unix_binds: Vec<((usize, usize), Option<Vec<u8>>, Option<u32>)>,
+    /// In order.
+    unix_binds: Vec<UnixBind>,
     lua: bool,
     says_fork: bool,
-    stats_sockets: usize,
 }
 
 impl Global {
     /// What `unix-bind` puts in front of paths, as of this line. The first one counts.
     pub(super) fn unix_prefix_before(&self, line: &Line) -> &[u8] {
-        let prefixes = self.before(line).filter_map(|it| it.1.as_deref());
-        prefixes.take(1).next().unwrap_or_default()
+        let mut prefixes = self.before(line).filter_map(|it| it.prefix.as_deref());
+        prefixes.next().unwrap_or_default()
     }
 
     /// The permissions that `unix-bind` gives, as of this line. The last ones count.
     pub(super) fn unix_mode_before(&self, line: &Line) -> Option<u32> {
-        self.before(line).filter_map(|it| it.2).last()
+        self.before(line).filter_map(|it| it.mode).last()
     }
 
-    fn before(
-        &self,
-        line: &Line,
-    ) -> impl Iterator<Item = &((usize, usize), Option<Vec<u8>>, Option<u32>)> {
+    fn before(&self, line: &Line) -> impl Iterator<Item = &UnixBind> {
         let place = (line.file, line.number);
-        self.unix_binds.iter().take_while(move |it| it.0 < place)
+        self.unix_binds
+            .iter()
+            .take_while(move |it| it.place < place)
     }
 }
 
@@ -131,7 +137,10 @@ impl Global {
         }
         match (line.keyword(), line.words.len()) {
             // The supervisor holds the process, and decides what a killed worker means.
-            (b"daemon", 1) | (b"master-worker", 1..=2) => draft.drop_line(index),
+            (b"daemon" | b"master-worker", 1) => draft.drop_line(index),
+            (b"master-worker", 2) if line.text(1) == b"no-exit-on-failure" => {
+                draft.drop_line(index);
+            }
             (b"pidfile", 2) => {
                 draft.warn(
                     line,
@@ -154,10 +163,10 @@ impl Global {
                 return Err(draft.refuse(line, why));
             }
             (b"stats", 3..) if line.text(1) == b"socket" => {
-                self.stats_socket(draft, publics, line)?
+                self.stats_socket(draft, publics, line)?;
             }
             (b"stats", 3..) if line.text(1) == b"maxconn" => {
-                self.stats_maxconn = number(line.text(2))
+                self.stats_maxconn = number(line.text(2));
             }
             (b"maxconn", 2..) if self.maxconn.is_none() => {
                 draft.settled(line)?;
@@ -215,7 +224,6 @@ impl Global {
                         };
                         let private = publics.private(draft, line, b"stats_socket", wanted)?;
                         pieces.extend([Piece::Private(private), Piece::text(",")]);
-                        self.stats_listeners += 1;
                     }
                 }
                 Address::Inherited | Address::Foreign(_) => {
@@ -227,7 +235,6 @@ impl Global {
         }
         if has_path {
             self.stats_sockets += 1;
-            self.stats_listeners += 1;
             pieces.extend([Piece::text("unix@"), Piece::StatsPath(private_path)]);
         } else {
             // The last comma.
@@ -258,8 +265,11 @@ impl Global {
                 }
             }
         }
-        self.unix_binds
-            .push(((line.file, line.number), prefix, mode));
+        self.unix_binds.push(UnixBind {
+            place: (line.file, line.number),
+            prefix,
+            mode,
+        });
         Ok(())
     }
 

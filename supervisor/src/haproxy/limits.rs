@@ -17,32 +17,41 @@ pub(super) fn check(draft: &Draft<'_>, global: &Global, listeners: usize) -> Res
     if global.lenient {
         return Ok(());
     }
-    let asked = match (global.maxconn, global.ulimit) {
-        (Some((maxconn, line)), _) => Some((maxconn, line)),
-        (None, Some((_, line))) => Some((0, line)),
-        (None, None) => None,
-    };
-    let Some((maxconn, line)) = asked else {
-        // HAProxy takes what there is.
+    let limit = draft.world.descriptors;
+    if let Some((ulimit, line)) = global.ulimit
+        && u64::from(ulimit) > limit
+    {
+        let why = format!(
+            "HAProxy can't have {ulimit} descriptors, its limit is {limit}: {}, or remove the line",
+            raise(ulimit.into())
+        );
+        return Err(draft.refuse(&draft.document.lines[line], why));
+    }
+    // Without a maxconn it takes what there is.
+    let Some((maxconn, line)) = global.maxconn else {
         return Ok(());
     };
-    let stats = global.stats_maxconn.map_or(STATS, u64::from);
     let fixed = RESERVE
         + listeners as u64
-        + stats
+        + global.stats_maxconn.map_or(STATS, u64::from)
         + 2 * u64::from(global.maxpipes)
         + PER_THREAD * u64::from(global.threads.unwrap_or(1));
     let needed = 2 * u64::from(maxconn) + fixed;
-    let needed = needed.max(global.ulimit.map_or(0, |(ulimit, _)| ulimit.into()));
-    let limit = draft.world.descriptors;
     if needed <= limit {
         return Ok(());
     }
-    let line = &draft.document.lines[line];
-    let fits = limit.saturating_sub(fixed) / 2;
     let why = format!(
-        "HAProxy needs at least {needed} descriptors for this, and its limit is {limit}: raise the hard limit (LimitNOFILE={needed} in \
-         a unit, --ulimit nofile={needed} in Docker, ulimit -Hn), or set maxconn to at most {fits}"
+        "HAProxy needs at least {needed} descriptors for this many connections, and its limit is {limit}: {}, or set maxconn to at \
+         most {}",
+        raise(needed),
+        limit.saturating_sub(fixed) / 2
     );
-    Err(draft.refuse(line, why))
+    Err(draft.refuse(&draft.document.lines[line], why))
+}
+
+fn raise(needed: u64) -> String {
+    format!(
+        "raise the hard limit (LimitNOFILE={needed} in a unit, --ulimit nofile={needed} with Docker, ulimit -Hn {needed} in a \
+         shell)"
+    )
 }

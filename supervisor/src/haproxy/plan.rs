@@ -96,7 +96,7 @@ pub fn plan(files: Vec<File>, world: &World<'_>) -> Result<Plan, Refusal> {
     if world.binary.idle_close {
         idle_close::inject(&mut draft, &proxies);
     }
-    limits::check(&draft, &global, publics.count())?;
+    limits::check(&draft, &global, publics.count() + global.stats_sockets + 1)?;
 
     let file_names = copy_names(&document.files);
     let base = global.origin.as_deref();

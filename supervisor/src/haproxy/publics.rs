@@ -1,6 +1,6 @@
 //! The public listeners, as the binds ask for them: one an address, with a name of its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -18,7 +18,9 @@ pub(super) struct Publics<'a> {
     lines: Vec<&'a Line>,
     privates: Vec<usize>,
     known: HashMap<Key, usize>,
-    names: HashMap<String, usize>,
+    names: HashSet<String>,
+    /// The last number that made a name unlike others, by what stands in front of it.
+    numbers: HashMap<String, usize>,
     most: u64,
 }
 
@@ -37,7 +39,8 @@ impl<'a> Publics<'a> {
             lines: Vec::new(),
             privates: Vec::new(),
             known: HashMap::new(),
-            names: HashMap::new(),
+            names: HashSet::new(),
+            numbers: HashMap::new(),
             most,
         }
     }
@@ -140,22 +143,12 @@ impl<'a> Publics<'a> {
             true => base,
             false => format!("l{base}"),
         };
-        let mut count = self.names.get(&base).copied().unwrap_or(0);
-        let name = loop {
-            count += 1;
-            let name = match count {
-                1 => base.clone(),
-                _ => format!("{base}_{count}"),
-            };
-            if count == 1 && !self.names.contains_key(&name) {
-                break name;
-            }
-            if count > 1 && !self.names.contains_key(&name) {
-                self.names.insert(name.clone(), 1);
-                break name;
-            }
-        };
-        self.names.insert(base, count);
+        let number = self.numbers.entry(base.clone()).or_insert(1);
+        let mut name = base.clone();
+        while !self.names.insert(name.clone()) {
+            *number += 1;
+            name = format!("{base}_{number}");
+        }
         name
     }
 

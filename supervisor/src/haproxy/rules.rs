@@ -94,7 +94,7 @@ fn check(draft: &Draft<'_>, front: &Front<'_>, first: &Line) -> Result<(), Refus
     };
     let why = format!(
         "it looks at who connects to the bind in line {}, whose clients send a header of their own: behind the gate nobody can; \
-         limit them with the gate's accept_proxy, or write a tcp-request session rule on the client's own address",
+         let a firewall limit them, or write a tcp-request session rule on the client's own address",
         bind.line.number
     );
     Err(draft.refuse(first, why))
