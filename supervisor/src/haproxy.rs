@@ -18,7 +18,6 @@ mod address;
 pub mod binary;
 mod bind;
 mod blocks;
-mod blocks;
 mod conditions;
 mod copy;
 mod document;
@@ -47,9 +46,10 @@ use std::sync::Arc;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::child::Spawner;
-use crate::config::{Backend, Haproxy, ServiceConfig};
+use crate::config::{Backend, Haproxy, ListenerConfig, ServiceConfig};
 
-use binary::{Binaries, Binary};
+use binary::Binaries;
+pub use binary::Binary;
 pub use copy::{Copy, Place};
 pub use plan::{Plan, plan};
 
@@ -119,12 +119,14 @@ impl From<NotRead> for String {
     }
 }
 
-/// Fills in what HAProxy's configuration says, as it is on the disk now. Any other service is returned as it is.
+/// Fills in what HAProxy's configuration says, as it is on the disk now. Any other service is returned as it is. `open` are the
+/// listeners that are open: their names stay.
 ///
 /// # Errors
 /// The files aren't there, can't be read, or can't be fronted; or there is no such program.
 pub async fn read(
     mut config: ServiceConfig,
+    open: &[ListenerConfig],
     binaries: &Binaries,
     spawner: &Spawner,
 ) -> Result<ServiceConfig, NotRead> {
@@ -136,8 +138,9 @@ pub async fn read(
         .of(&haproxy.program, spawner)
         .await
         .map_err(NotRead::Bad)?;
-    let plan =
+    let mut plan =
         in_this_world(files, &binary).map_err(|refusal| NotRead::Bad(refusal.to_string()))?;
+    plan.keep_names(open);
     config.listeners = plan.listeners().to_vec();
     haproxy.plan = Some(Arc::new(plan));
     Ok(config)
