@@ -8,7 +8,6 @@ use super::document::{Kind, Line, Modifier, Standing};
 use super::draft::Draft;
 
 /// One proxy section. What it doesn't say itself is what its defaults say.
-#[derive(Clone)]
 pub(super) struct Proxy<'a> {
     pub(super) kind: Kind,
     pub(super) name: &'a [u8],
@@ -48,16 +47,16 @@ pub(super) fn read<'a>(draft: &mut Draft<'a>) -> Result<Vec<Proxy<'a>>, Refusal>
             None if section.kind == Kind::Defaults => None,
             None => last_defaults,
         };
-        let inherited = defaults.map(|at: usize| proxies[at].clone());
+        let inherited = defaults.map(|at: usize| &proxies[at]);
         let mut proxy = Proxy {
             kind: section.kind,
             name: &section.name,
             lines: section.lines.clone(),
             defaults,
-            http: inherited.as_ref().is_some_and(|it| it.http),
-            backlog: inherited.as_ref().and_then(|it| it.backlog),
-            disabled: inherited.as_ref().is_some_and(|it| it.disabled),
-            says_idle_close: inherited.as_ref().is_some_and(|it| it.says_idle_close),
+            http: inherited.is_some_and(|it| it.http),
+            backlog: inherited.and_then(|it| it.backlog),
+            disabled: inherited.is_some_and(|it| it.disabled),
+            says_idle_close: inherited.is_some_and(|it| it.says_idle_close),
             binds: Vec::new(),
             connection_rules: Vec::new(),
             session_rules: Vec::new(),
@@ -78,7 +77,24 @@ pub(super) fn read<'a>(draft: &mut Draft<'a>) -> Result<Vec<Proxy<'a>>, Refusal>
 }
 
 impl<'a> Proxy<'a> {
+    /// Warns about rules of which the gate keeps the effect from the client.
+    fn actions(&self, draft: &mut Draft<'a>, line: &Line) {
+        let action = match line.keyword() {
+            b"http-request" | b"http-response" | b"http-after-response" => line.text(1),
+            b"tcp-request" | b"tcp-response" => line.text(2),
+            _ => return,
+        };
+        if let Some(what) = lost_action(action) {
+            let action = String::from_utf8_lossy(action);
+            draft.warn(
+                line,
+                format!("{action} acts on the gate's connection: {what}"),
+            );
+        }
+    }
+
     fn line(&mut self, draft: &mut Draft<'a>, index: usize, line: &'a Line) -> Result<(), Refusal> {
+        self.actions(draft, line);
         match (line.keyword(), line.text(1)) {
             (b"option", b"idle-close-on-response") => {
                 self.says_idle_close = true;
@@ -117,6 +133,16 @@ impl<'a> Proxy<'a> {
         }
         Ok(())
     }
+}
+
+/// What actions do to a client's own connection that a relay doesn't pass on.
+fn lost_action(action: &[u8]) -> Option<&'static str> {
+    Some(match action {
+        b"silent-drop" => "the client sees the connection end",
+        b"set-mark" | b"set-fc-mark" => "packets to the client aren't marked",
+        b"set-tos" | b"set-fc-tos" => "packets to the client have no other TOS",
+        _ => return None,
+    })
 }
 
 /// As atol(3) where it is written as digits.

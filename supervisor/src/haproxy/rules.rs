@@ -130,11 +130,5 @@ fn rule(draft: &mut Draft<'_>, line: &Line) -> Result<(), Refusal> {
         );
         return Err(draft.refuse(line, why));
     }
-    if action.starts_with(b"silent-drop") {
-        draft.warn(
-            line,
-            "silent-drop isn't silent behind the gate: the client sees the connection end",
-        );
-    }
     draft.replace(line, 1, vec![Piece::text("session")])
 }

@@ -58,6 +58,16 @@ fn connection_rules_become_session_rules() {
 }
 
 #[test]
+fn actions_that_do_not_reach_the_client_are_said() {
+    let text = "frontend f\n bind :80\n tcp-request connection silent-drop if { src 1.1.1.1 }\n http-request set-tos 2\n";
+    let plan = planned(text);
+    assert_eq!(plan.warnings().len(), 2);
+    assert!(
+        plan.warnings()[0].starts_with("haproxy.cfg:3: silent-drop acts on the gate's connection")
+    );
+}
+
+#[test]
 fn connection_rules_without_a_counterpart_are_refused() {
     let with = |rules: &str| refused(&format!("frontend f\n bind :80\n{rules}"));
     assert!(with(" tcp-request connection set-mark 1\n").contains("no action `set-mark`"));
