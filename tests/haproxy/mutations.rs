@@ -24,52 +24,90 @@ const THREADS: usize = 3;
 /// What HAProxy keeps to itself in the sample that has it.
 const PEERS: &str = "bind 127.0.0.61:1024";
 
-/// Words that mean something where listeners are concerned.
-const WORDS: &[&str] = &[
-    "bind",
-    "frontend",
-    "listen",
-    "backend",
-    "defaults",
-    "global",
-    "peers",
-    "server",
-    "mode",
-    "tcp",
-    "http",
-    "no",
-    "default",
+/// Addresses in all forms, most of them good.
+const ADDRESSES: &[&str] = &[
     "*:7001",
     ":7002",
     ":::7003",
     "[::1]:7004",
     "127.0.0.1:7005-7007",
     "127.0.0.1:7008,127.0.0.2:7009",
-    "/run/x.sock",
+    "unix@/run/x.sock",
+    "/run/y.sock",
     "abns@x",
     "ipv6@:7010",
+    "ipv4@127.0.0.1:7011",
+    "localhost:7012",
+    "${NOPE-127.0.0.3}:7013",
+    "\"*:7014\"",
+    "'*:7015'",
+    "*:7016#c",
+    "\\*:7017",
+    "tcp@127.0.0.1:7018",
+    "::1:7019",
+    "\"${HOME}:7020\"",
+    "$NOPE:7021",
+    "*:07022",
+    "*:80",
+    ":443,:7023",
+    "*:0",
+    "*:7024-7023",
     "fd@3",
-    "${HOME}",
-    "$NOPE",
+    "udp@:7025",
+    "no.such.host.invalid:7026",
+];
+
+/// What may follow an address.
+const OPTIONS: &[&str] = &[
     "accept-proxy",
     "v6only",
-    "ssl",
-    "crt",
-    "/etc/ssl/cert.pem",
-    "name",
-    "backlog",
-    "7",
+    "v4v6",
+    "ssl crt /etc/ssl/cert.pem",
+    "name x",
+    "backlog 7",
+    "interface lo",
+    "maxconn 9",
+    "tfo",
+    "defer-accept",
+    "mss 1400",
+    "mode 660",
+    "nice 5",
+    "id 7",
+    "# ssl",
+    "name 'q x'",
+    "alpn h2",
     "interface",
-    "lo",
-    "#",
-    "\"",
-    "'",
-    "\\",
+    "transparent",
+];
+
+/// Lines of which some mean something where listeners are concerned.
+const LINES: &[&str] = &[
     "tcp-request connection reject if { src 10.0.0.0/8 }",
-    "setenv",
+    "setenv NOPE 127.0.0.4",
+    "presetenv HOME /",
     ".if defined(HOME)",
+    ".if !defined(HOME)",
     ".else",
     ".endif",
+    "backlog 20",
+    "disabled",
+    "no bind",
+    "maxconn 8",
+    "daemon",
+    "frontend other",
+    "listen more",
+    "backend last",
+    "defaults",
+    "global",
+    "peers p",
+    "mode tcp",
+    "no option redispatch",
+    "stats socket /run/z.sock level admin",
+    "stats socket 127.0.0.1:7030",
+    "option tcplog",
+    "monitor-net 10.0.0.0/8",
+    "# nothing",
+    "",
 ];
 
 /// A xorshift generator: the same numbers from the same seed.
@@ -88,26 +126,19 @@ impl Random {
     }
 }
 
-/// One to three changes: of words, of bytes, of lines.
+/// One or two changes: of words, of bytes, of lines, of binds.
 fn mutate(sample: &str, random: &mut Random) -> Vec<u8> {
     let mut lines: Vec<Vec<u8>> = sample
         .lines()
         .map(|line| line.as_bytes().to_vec())
         .collect();
-    for _ in 0..1 + random.below(3) {
+    for _ in 0..1 + random.below(2) {
         // Half of them where the listeners are.
         let interesting = |line: &Vec<u8>| {
             let text = String::from_utf8_lossy(line);
-            [
-                "bind",
-                "frontend",
-                "listen",
-                "stats socket",
-                "abns",
-                "peers",
-            ]
-            .iter()
-            .any(|word| text.contains(word))
+            ["bind ", "stats socket", "abns"]
+                .iter()
+                .any(|word| text.contains(word))
         };
         let near: Vec<usize> = (0..lines.len())
             .filter(|&at| interesting(&lines[at]))
@@ -116,21 +147,26 @@ fn mutate(sample: &str, random: &mut Random) -> Vec<u8> {
             0 if !near.is_empty() => random.pick(&near),
             _ => random.below(lines.len()),
         };
-        match random.below(3) {
+        match random.below(4) {
             0 => bytes(&mut lines[at], random),
             1 => words(&mut lines[at], random),
-            _ => match random.below(4) {
+            2 => match random.below(4) {
                 0 => drop(lines.remove(at)),
                 1 => lines.insert(at, lines[at].clone()),
-                2 => {
-                    let other = random.below(lines.len());
-                    lines.swap(at, other);
-                }
-                _ => {
-                    let line = format!("  {} {}", random.pick(WORDS), random.pick(WORDS));
-                    lines.insert(at, line.into_bytes());
-                }
+                2 => lines.swap(at, at.saturating_sub(1)),
+                _ => lines.insert(at, format!("  {}", random.pick(LINES)).into_bytes()),
             },
+            _ => {
+                let mut line = format!("  bind {}", random.pick(ADDRESSES));
+                for _ in 0..random.below(3) {
+                    line = format!("{line} {}", random.pick(OPTIONS));
+                }
+                // In the place of another one, or after it.
+                match random.below(2) {
+                    0 => lines[at] = line.into_bytes(),
+                    _ => lines.insert(at + 1, line.into_bytes()),
+                }
+            }
         }
     }
     let mut text = lines.join(&b'\n');
@@ -139,7 +175,7 @@ fn mutate(sample: &str, random: &mut Random) -> Vec<u8> {
 }
 
 fn bytes(line: &mut Vec<u8>, random: &mut Random) {
-    const BYTES: &[u8] = b" \t\\\"'#$:,@*{}[]-./019azAZ\r\x01\x7f\xff";
+    const BYTES: &[u8] = b" \t\\\"'#$:,@*{}[]-./00112233456789azAZ\r\x01\x7f\xff";
     let (at, byte) = (random.below(line.len() + 1), random.pick(BYTES));
     match random.below(3) {
         0 => line.insert(at, byte),
@@ -153,11 +189,11 @@ fn words(line: &mut Vec<u8>, random: &mut Random) {
     let text = String::from_utf8_lossy(line).into_owned();
     let mut all: Vec<&str> = text.split_whitespace().collect();
     let at = random.below(all.len() + 1);
-    match random.below(4) {
+    match random.below(5) {
         0 if at < all.len() => drop(all.remove(at)),
-        1 if at < all.len() => all[at] = random.pick(WORDS),
-        2 if at < all.len() => all.insert(at, all[at]),
-        _ => all.insert(at, random.pick(WORDS)),
+        1 if at < all.len() => all.insert(at, all[at]),
+        2 if all.len() > 1 => all[1] = random.pick(ADDRESSES),
+        _ => all.push(random.pick(OPTIONS)),
     }
     *line = format!("  {}", all.join(" ")).into_bytes();
 }
