@@ -180,15 +180,9 @@ fn whatever_fails_the_last_one_serves() {
         write(&gate, "bad", fault.global, fault.sections);
         assert_eq!(is_valid(&file(gate.dir())), fault.valid, "{name}");
         let done = gate.run(["reload"]);
-        println!("{name}:\n{}", done.err);
+        println!("{name}:\n{}---\n{}", done.out, done.err);
         done.expect_code(1);
-        for word in fault.words {
-            assert!(
-                done.err.contains(word),
-                "{name}: `{word}` is missing in:\n{}",
-                done.err
-            );
-        }
+        done.expect_words(fault.words);
         assert_eq!(Serving::look(&gate), before, "{name}");
         // It may have been tried again by itself since.
         assert!(gate.reloads(fault.outcome) > counted, "{name}");
