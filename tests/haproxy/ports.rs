@@ -97,6 +97,64 @@ fn ports_come_and_go() {
     assert_eq!(gate.metrics().sum("forced_closes_total", &[]), 0.0);
 }
 
+/// A section's name isn't its port's: the name moves, a socket and its connections stay.
+#[test]
+fn frontends_that_are_renamed() {
+    let Some(net) = Net::isolated() else { return };
+    echo("127.0.0.1:9000");
+    let (setup, file) = setup(&net);
+    let named = |names: [(&str, u16); 2]| {
+        let section = |(name, port)| {
+            format!("listen {name}\n    bind *:{port}\n    server app 127.0.0.1:9000\n")
+        };
+        HEAD.to_owned() + &names.map(section).concat()
+    };
+    fs::write(&file, named([("blue", 8000), ("green", 8001)])).expect("haproxy.cfg");
+    let gate = setup.start();
+    for names in [
+        [("green", 8000), ("blue", 8001)],
+        [("red", 8000), ("green", 8002)],
+        [("one", 8000), ("two", 8002)],
+    ] {
+        let running = begin(8000);
+        fs::write(&file, named(names)).expect("haproxy.cfg");
+        gate.reload();
+        assert!(names.iter().all(|&(_, port)| answers(port)), "{names:?}");
+        finish(&running);
+    }
+}
+
+/// The gate has one socket an address, which closes after the flip: one that overlaps it takes two reloads.
+#[test]
+fn an_address_that_gets_wider_and_narrower() {
+    let Some(net) = Net::isolated() else { return };
+    echo("127.0.0.1:9000");
+    let (setup, file) = setup(&net);
+    let bound = |address: &str| {
+        format!("{HEAD}listen one\n    bind {address}\n    server app 127.0.0.1:9000\n")
+    };
+    fs::write(&file, bound("127.0.0.1:8000")).expect("haproxy.cfg");
+    let gate = setup.start();
+    let mut before = "127.0.0.1:8000".to_owned();
+    for (bind, address) in [
+        ("*:8000", "0.0.0.0:8000"),
+        (":::8000", "[::]:8000"),
+        ("127.0.0.1:8000", "127.0.0.1:8000"),
+    ] {
+        fs::write(&file, bound(bind)).expect("haproxy.cfg");
+        let words = format!("{address} overlaps {before}, which is open as listener one");
+        gate.run(["reload"]).expect_code(1).expect_words(&[&words]);
+        assert!(answers(8000), "{before}");
+        fs::write(&file, bound("127.0.0.1:8001")).expect("haproxy.cfg");
+        gate.reload();
+        wait_until("the port is closed", || !public(&gate).contains(&8000));
+        fs::write(&file, bound(bind)).expect("haproxy.cfg");
+        gate.reload();
+        before = address.to_owned();
+    }
+    assert!(answers(8000));
+}
+
 #[test]
 fn a_port_that_does_not_come_closes_nothing() {
     let Some(net) = Net::isolated() else { return };

@@ -14,7 +14,10 @@ use crate::fixture::{
 };
 
 /// Where the samples are.
-const SAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/supervisor/tests/haproxy");
+const SAMPLES: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/supervisor/tests/haproxy/samples"
+);
 
 /// The names of all samples.
 pub(crate) const ALL: [&str; 7] = [
