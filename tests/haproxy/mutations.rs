@@ -18,7 +18,7 @@ use crate::fixture::{Alone, in_front_of, listening, own_root, program};
 use crate::samples;
 
 /// Of all samples together; about half a minute on two cores. `MUTATIONS` asks for another number.
-const COUNT: usize = 250;
+const COUNT: usize = 200;
 const THREADS: usize = 3;
 
 /// What HAProxy keeps to itself in the sample that has it.
