@@ -2,11 +2,16 @@
 #![allow(missing_docs)] // criterion's macros make public items
 
 use std::hint::black_box;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::path::Path;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use syngate_gate::proxy_protocol::{Addresses, Version, header, parse};
 use syngate_metrics::Metrics;
+use syngate_supervisor::haproxy::binary::Binary;
+use syngate_supervisor::haproxy::{File, Place, World, plan};
 
 fn proxy_headers(criterion: &mut Criterion) {
     let source: SocketAddr = "192.0.2.10:51234".parse().expect("an address");
@@ -38,5 +43,53 @@ fn scrape(criterion: &mut Criterion) {
     drop(listeners);
 }
 
-criterion_group!(benches, proxy_headers, scrape);
+/// Reading, planning and copying; ten times the frontends should take ten times as long.
+fn haproxy_configuration(criterion: &mut Criterion) {
+    let binary = Binary {
+        program: "haproxy".into(),
+        release: "2.6.12".to_owned(),
+        version: (2, 6, 12),
+        features: Vec::new(),
+        idle_close: true,
+    };
+    let world = World {
+        binary: &binary,
+        unprivileged: false,
+        descriptors: 1 << 20,
+        environment: &|_| None,
+        resolve: &|_| Err(ErrorKind::NotFound.into()),
+        read: &|_| Err(ErrorKind::NotFound.into()),
+    };
+    for frontends in [200_u16, 2000, 20_000] {
+        let section = |number| {
+            let port = 10_000 + number;
+            format!(
+                "frontend app_{number}\n  bind *:{port}\n  mode http\n  use_backend app_{number}\n
+backend app_{number}\n  mode http\n  option forwardfor\n  server one 127.0.0.1:{port} check inter 5s\n\n"
+            )
+        };
+        let text: String = (0..frontends).map(section).collect();
+        criterion.bench_function(
+            &format!("plan {frontends} frontends of HAProxy"),
+            |bencher| {
+                bencher.iter(|| {
+                    let file = File {
+                        path: "haproxy.cfg".into(),
+                        text: text.clone().into_bytes(),
+                    };
+                    let plan = plan(vec![file], &world).expect("a plan");
+                    let numbers: Vec<RawFd> = (3..).take(plan.listeners().len()).collect();
+                    plan.copy(&Place {
+                        directory: Path::new("/run/syngate/gen-default-1"),
+                        privates: &numbers,
+                        stats: 3 + RawFd::from(frontends),
+                        suffix: "gen-default-1",
+                    })
+                });
+            },
+        );
+    }
+}
+
+criterion_group!(benches, proxy_headers, scrape, haproxy_configuration);
 criterion_main!(benches);

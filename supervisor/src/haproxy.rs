@@ -47,6 +47,7 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use crate::child::Spawner;
 use crate::config::{Backend, Haproxy, ListenerConfig, ServiceConfig};
+use crate::output::Output;
 
 use binary::Binaries;
 pub use binary::Binary;
@@ -164,6 +165,16 @@ pub fn warnings(config: &ServiceConfig) -> &[String] {
         }) => plan.warnings(),
         _ => &[],
     }
+}
+
+/// Why HAProxy didn't start: its alerts, since the last one seldom says why.
+pub(crate) fn alerts(output: &Output) -> Option<String> {
+    /// More than these name the same cause again.
+    const MOST: usize = 4;
+    let lines = output.last_lines(usize::MAX);
+    let alerts = lines.into_iter().filter(|line| line.starts_with("[ALERT]"));
+    let alerts: Vec<String> = alerts.take(MOST).collect();
+    (!alerts.is_empty()).then(|| alerts.join("; "))
 }
 
 /// The files of each `-f`: of a directory those that end in `.cfg`, in the order of their names (management guide, section 3).

@@ -295,7 +295,11 @@ async fn process(report: Report, begin: Begin) {
             exited.await
         }
     };
-    let last_line = output.last_lines(1).pop();
+    let last_line = match &config.backend {
+        Backend::Haproxy(_) if !exit.success() => haproxy::alerts(&output),
+        _ => None,
+    };
+    let last_line = last_line.or_else(|| output.last_lines(1).pop());
     report.event(Event::Ended(
         number,
         End::Exited {

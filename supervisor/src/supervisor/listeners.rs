@@ -206,7 +206,7 @@ fn bind(
         let socket = listener::bind(&listener.name, &listener.address, options);
         let socket = socket.map_err(|error| match error {
             BindError::InUse { .. } => open
-                .find(|open| open.address == listener.address)
+                .find(|open| overlap(&open.address, &listener.address))
                 .map_or_else(|| error.to_string(), |open| is_open(open, listener)),
             other => other.to_string(),
         });
@@ -227,8 +227,24 @@ fn bind(
     sockets.iter().map(take).collect()
 }
 
+/// Whether two addresses can't be bound at once: they are the same, or one is all addresses with the other's port.
+fn overlap(one: &listener::Address, other: &listener::Address) -> bool {
+    let (listener::Address::Tcp(first), listener::Address::Tcp(second)) = (one, other) else {
+        return one == other;
+    };
+    let any = first.ip().is_unspecified() || second.ip().is_unspecified();
+    first == second || any && first.port() == second.port()
+}
+
 /// Why a listener can't have the address that an open one has, and keeps until the flip.
 fn is_open(open: &ListenerConfig, wanted: &ListenerConfig) -> String {
+    if open.address != wanted.address {
+        return format!(
+            "{} overlaps {}, which is open as listener {} and is only closed after the flip: listen on another port, or remove the \
+             listener with one reload and add it with the next",
+            wanted.address, open.address, open.name
+        );
+    }
     let what = match open.name == wanted.name {
         true => "v6only and interface",
         false => "the name",

@@ -22,7 +22,7 @@ use crate::config::{Backend, ServiceConfig};
 use crate::launch::{Places, Site};
 use crate::rollout::Event;
 use crate::runtime_dir::GenerationDir;
-use crate::{drain, launch};
+use crate::{drain, haproxy, launch};
 
 /// A hold waits this long for the active endpoints' queues to become empty.
 const HOLD_WAITS: Duration = Duration::from_secs(5);
@@ -193,6 +193,11 @@ pub async fn check(
     let Some(last) = outcome.output.last_lines(1).pop() else {
         return Err(format!("the check {}", outcome.end).into());
     };
+    let alerts = match &config.backend {
+        Backend::Haproxy(_) => haproxy::alerts(&outcome.output),
+        _ => None,
+    };
+    let last = alerts.unwrap_or(last);
     let text = outcome.output.text();
     Err(CheckFailed {
         why: format!("the check {}: {last}", outcome.end),
