@@ -1,0 +1,28 @@
+//! End to end: the real binary in front of a real HAProxy, whose configuration nobody had to change.
+//!
+//! | file | what must hold |
+//! | --- | --- |
+//! | `samples` | what marathon-lb writes: every public port answers as it does without a gate |
+//! | `clients` | HAProxy knows the real client: in its log, in X-Forwarded-For, in an ACL |
+//! | `faults` | whatever keeps the next generation from starting, the last one serves, and its stats socket answers |
+//! | `ports` | ports come and go, a configuration comes late, two frontends share a port |
+//! | `mutations` | what HAProxy takes, the gate takes, with as many listeners, or says where and why not |
+//! | `size` | two hundred frontends |
+//!
+//! `HAPROXY` names the program under test, if it isn't the `haproxy` in PATH. Tests with fixed ports and paths have a network and,
+//! where they need one, a file system of their own, for which they need root.
+
+#[path = "../common/mod.rs"]
+#[expect(
+    dead_code,
+    reason = "the harness has more for the tests of other backends"
+)]
+mod common;
+mod fixture;
+
+mod clients;
+mod faults;
+mod mutations;
+mod ports;
+mod samples;
+mod size;
