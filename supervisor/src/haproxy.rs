@@ -45,7 +45,7 @@ use std::sync::Arc;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::child::Spawner;
-use crate::config::{Backend, Haproxy, ServiceConfig};
+use crate::config::{Backend, Haproxy, ListenerConfig, ServiceConfig};
 
 use binary::{Binaries, Binary};
 pub use copy::{Copy, Place};
@@ -117,12 +117,14 @@ impl From<NotRead> for String {
     }
 }
 
-/// Fills in what HAProxy's configuration says, as it is on the disk now. Any other service is returned as it is.
+/// Fills in what HAProxy's configuration says, as it is on the disk now. Any other service is returned as it is. `open` are the
+/// listeners that the service has: they keep their names.
 ///
 /// # Errors
 /// The files aren't there, can't be read, or can't be fronted; or there is no such program.
 pub async fn read(
     mut config: ServiceConfig,
+    open: &[ListenerConfig],
     binaries: &Binaries,
     spawner: &Spawner,
 ) -> Result<ServiceConfig, NotRead> {
@@ -134,8 +136,9 @@ pub async fn read(
         .of(&haproxy.program, spawner)
         .await
         .map_err(NotRead::Bad)?;
-    let plan =
+    let mut plan =
         in_this_world(files, &binary).map_err(|refusal| NotRead::Bad(refusal.to_string()))?;
+    plan.keep_names(open);
     config.listeners = plan.listeners().to_vec();
     haproxy.plan = Some(Arc::new(plan));
     Ok(config)

@@ -375,7 +375,7 @@ async fn check_all(cx: &Context) -> Result<Vec<ServiceConfig>, StartError> {
         };
         launch::find_program(config)
             .map_err(|why| StartError::System(format!("service {service}: {why}")))?;
-        let complete = match haproxy::read(config.clone(), &cx.binaries, &cx.spawner).await {
+        let complete = match haproxy::read(config.clone(), &[], &cx.binaries, &cx.spawner).await {
             Ok(complete) => complete,
             Err(missing @ NotRead::Missing(_)) => {
                 tracing::warn!(service, "{missing} yet: the first reload begins to serve");

@@ -53,6 +53,29 @@ impl Plan {
             .map(|&public| self.listeners[public].name.as_str())
     }
 
+    /// A listener whose address is open keeps the name that it has there, whatever its section is called by now: the gate's
+    /// socket, its connections and its counts stay what they are. Others give way.
+    pub(super) fn keep_names(&mut self, open: &[ListenerConfig]) {
+        let known = |wanted: &ListenerConfig| open.iter().find(|it| it.address == wanted.address);
+        let mut taken: HashSet<String> = HashSet::new();
+        for listener in &mut self.listeners {
+            if let Some(open) = known(listener) {
+                listener.name.clone_from(&open.name);
+                taken.insert(open.name.clone());
+            }
+        }
+        for listener in &mut self.listeners {
+            if known(listener).is_none() {
+                let base = listener.name.clone();
+                let mut count = 1;
+                while !taken.insert(listener.name.clone()) {
+                    count += 1;
+                    listener.name = format!("{base}_{count}");
+                }
+            }
+        }
+    }
+
     /// What a user should know, one sentence each, with FILE:LINE.
     pub fn warnings(&self) -> &[String] {
         &self.warnings

@@ -243,8 +243,13 @@ impl Service {
         let (messages, id) = (cx.messages.clone(), self.id);
         let (binaries, spawner) = (cx.binaries.clone(), cx.spawner.clone());
         let before = Arc::clone(self.rollout.config());
+        let open: Vec<_> = self
+            .listeners
+            .iter()
+            .map(|open| open.config.clone())
+            .collect();
         tokio::spawn(async move {
-            let read = haproxy::read(config, &binaries, &spawner).await;
+            let read = haproxy::read(config, &open, &binaries, &spawner).await;
             let config = read.map(Arc::new).map_err(String::from);
             if let Ok(config) = &config {
                 haproxy::warn(config, Some(&before));
