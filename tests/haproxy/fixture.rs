@@ -206,6 +206,13 @@ impl Alone {
             }
         }
     }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) {
+        wait_until("HAProxy ends", || {
+            self.0.try_wait().expect("wait").is_some()
+        });
+    }
 }
 
 impl Drop for Alone {

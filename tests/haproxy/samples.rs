@@ -111,7 +111,7 @@ const STATS: [Question; 4] = [
 ];
 
 const MIXED: [Question; 17] = [
-    ask("-H host:web.test http://127.0.0.1/api/x", 200, "get /api/x"),
+    ask("-H host:web.test http://127.0.0.1/api/x", 301, ""),
     ask("-H host:web.test http://127.0.0.1/", 301, ""),
     ask("-H host:sec.test http://127.0.0.1/", 401, ""),
     ask("-H host:no.test http://127.0.0.1/", 503, ""),
@@ -226,11 +226,7 @@ const TWICE: [Question; 4] = [
 
 /// Beside what the mixed ones answer.
 const CUSTOM: [Question; 6] = [
-    ask(
-        "-H host:web.test http://[::1]/api/",
-        200,
-        "x-forwarded-for: ::1",
-    ),
+    ask("-H host:sec.test http://[::1]/", 401, ""),
     ask(
         "--connect-to ::[::1]: https://web.test/",
         200,
@@ -248,9 +244,9 @@ const CUSTOM: [Question; 6] = [
         "x-forwarded-proto: https",
     ),
     ask(
-        "--unix-socket /run/mlb/http.sock --haproxy-protocol -H host:web.test http://x/api/",
-        200,
-        "get /api/",
+        "--unix-socket /run/mlb/http.sock --haproxy-protocol -H host:sec.test http://x/",
+        401,
+        "",
     ),
 ];
 
