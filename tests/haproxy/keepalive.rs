@@ -196,7 +196,8 @@ fn load_kept_connections_across_reloads() {
         .into_iter()
         .filter_map(|client| client.join().expect("a client").err())
         .collect();
-    let (answered, told) = (counts.answered.into(), counts.told.into());
+    let [answered, told] =
+        [&counts.answered, &counts.told].map(|count| count.load(Ordering::Relaxed));
     println!("30 reloads: HTTP/2: {answered} ok, {told} told to go, {failures:?} failed");
     assert_eq!(failures, [""; 0]);
     report.expect_standing();
@@ -210,7 +211,7 @@ fn load_kept_connections_across_reloads() {
 
 /// Asks at random moments, on one connection until it is told to go. The first failure ends it.
 fn h2_client(public: SocketAddr, number: u64, counts: &Counts) -> Result<(), String> {
-    let mut asked = 0;
+    let mut asked = 0_u64;
     while !counts.stop.load(Ordering::Relaxed) {
         let mut connection = Connection::open(public).map_err(|error| format!("open: {error}"))?;
         while !connection.is_told_to_go() && !counts.stop.load(Ordering::Relaxed) {
