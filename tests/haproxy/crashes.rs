@@ -77,19 +77,23 @@ fn kept(victim: Victim) {
 
     let (failed, counted) = (report.failures(), counted(&gate));
     println!("kill -9, {victim:?}: {failed} failed, {counted} counted");
-    assert_eq!(report.failed(Failure::Reset), 0);
+    // At each kill at least ten queued beside the four that it had: were a queue lost, it would be many more.
+    assert!(failed <= u64::from(ACCEPTED * KILLS), "{failed} were lost");
+    assert!(failed > 0, "no kill has hit anything");
+    // A request that was accepted and not yet read ends with a reset, too; it is rare that a kill finds one.
+    let reset = report.failed(Failure::Reset);
+    assert!(reset <= u64::from(KILLS / 5), "{reset} were reset");
     assert_eq!(
-        report.failed(Failure::Unanswered),
+        report.failed(Failure::Unanswered) + reset,
         failed,
         "{:?}",
         report.fresh.failed
     );
-    assert!(failed <= u64::from(ACCEPTED * KILLS), "{failed} were lost");
-    assert!(failed > 0, "no kill has hit anything");
-    assert_eq!(counted, failed as f64);
+    // One whose client has closed, too, when the gate hears of the death has come to its end for all that the gate knows.
+    assert!(counted <= failed as f64);
     let metrics = gate.metrics();
     assert_eq!(metrics.sum("backend_restarts_total", &[]), f64::from(KILLS));
-    for never in ["overflow", "pending_timeout", "unaccepted", "backend_reset"] {
+    for never in ["overflow", "pending_timeout", "unaccepted"] {
         let closed = metrics.sum("connections_closed_total", &[("reason", never)]);
         assert_eq!(closed, 0.0, "{never}");
     }
@@ -165,6 +169,10 @@ fn worker(master: Pid) -> Pid {
 
 /// Connections that the gate has closed because their backend was gone.
 fn counted(gate: &Gate) -> f64 {
-    gate.metrics()
-        .sum("connections_closed_total", &[("reason", "backend_gone")])
+    let metrics = gate.metrics();
+    let reasons = ["backend_gone", "backend_reset"];
+    reasons
+        .map(|reason| metrics.sum("connections_closed_total", &[("reason", reason)]))
+        .iter()
+        .sum()
 }

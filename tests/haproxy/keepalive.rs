@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +12,6 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
-use std::os::fd::AsFd;
 
 use crate::common::gate::{Gate, Setup};
 use crate::common::http::{self, Head};
@@ -28,7 +28,7 @@ const CLIENTS: usize = 30;
 /// What HAProxy says when it has stopped to accept: the drain signal has come, and its idle connections have heard of it.
 const STOPPED: &str = "Proxy front stopped";
 
-/// Answers the version before the path; a second version may have a second port.
+/// Answers the version and the path.
 fn configuration(directory: &Path, public: SocketAddr, version: &str) -> String {
     format!(
         "global
@@ -48,7 +48,7 @@ frontend front
     )
 }
 
-/// A gate in front of version `` of the configuration, which answers the path alone.
+/// A gate in front of a first version that is empty: it answers the path alone.
 fn gate(net: &Net, options: &[&str]) -> (Gate, PathBuf) {
     let setup = Setup::bare(net).options(options);
     let file = setup.dir().join("haproxy.cfg");
