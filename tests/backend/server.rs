@@ -43,6 +43,8 @@ struct Options {
     start: Duration,
     /// `accept-every=MS`: one connection is accepted in this time.
     accept_every: Duration,
+    /// `answer-after=MS`: each answer takes this long.
+    answer_after: Duration,
     /// `abrupt=yes`: at SIGTERM the listener is closed with what it has queued.
     abrupt: bool,
     /// `lock=FILE`: locked for the process's life; a second process ends at once.
@@ -149,6 +151,7 @@ fn parse() -> Options {
         backlog: 1024,
         start: Duration::ZERO,
         accept_every: Duration::ZERO,
+        answer_after: Duration::ZERO,
         abrupt: false,
         lock: None,
         starting: None,
@@ -171,6 +174,7 @@ fn parse() -> Options {
             "backlog" => options.backlog = value.parse().expect("a number"),
             "start" => options.start = millis(),
             "accept-every" => options.accept_every = millis(),
+            "answer-after" => options.answer_after = millis(),
             "abrupt" => options.abrupt = true,
             "lock" => options.lock = Some(value.into()),
             "starting" => options.starting = Some(value.into()),
@@ -334,6 +338,7 @@ impl Server {
             }
             let path = request.split(' ').nth(1).unwrap_or("/");
             self.note(path);
+            thread::sleep(options.answer_after);
             let close = self.draining.load(Ordering::SeqCst)
                 || request.to_ascii_lowercase().contains("connection: close");
             let (body, length) = match path.split('/').collect::<Vec<_>>()[..] {

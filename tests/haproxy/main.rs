@@ -6,6 +6,9 @@
 //! | `clients` | HAProxy knows the real client: in its log, in X-Forwarded-For, in an ACL |
 //! | `faults` | whatever keeps the next generation from starting, the last one serves, and its stats socket answers |
 //! | `ports` | ports come and go, a configuration comes late, two frontends share a port |
+//! | `reloads`, `keepalive` | reloads lose no connection, and cut no client between two requests, H1 and H2 |
+//! | `crashes` | after `kill -9` the next one serves what has queued |
+//! | `states` | what an operator has set stays; where a server is, the configuration says |
 //! | `mutations` | what HAProxy takes, the gate takes, with as many listeners, or says where and why not |
 //! | `size` | two hundred frontends |
 //!
@@ -19,10 +22,15 @@
 )]
 mod common;
 mod fixture;
+mod h2;
 
 mod clients;
+mod crashes;
 mod faults;
+mod keepalive;
 mod mutations;
 mod ports;
+mod reloads;
 mod samples;
 mod size;
+mod states;
