@@ -44,9 +44,9 @@ fn load_fifty_changes_of_which_every_fifth_is_bad() {
             good = change;
         } else {
             let kind = usize::from(change / 5 % 5);
-            let (addition, validate, expected) = &bad()[kind];
-            let said = lb.change(&format!("{text}{addition}"), *validate);
-            assert_eq!(said, *expected, "{addition}");
+            let (old, new, validate, expected) = &bad()[kind];
+            let said = lb.change(&text.replace(old, new), *validate);
+            assert_eq!(said, *expected, "{new}");
             wait_until("the new port closes", || !answers(port));
             refused_by[kind] += 1;
         }
@@ -59,24 +59,31 @@ fn load_fifty_changes_of_which_every_fifth_is_bad() {
 /// A port of another program.
 const TAKEN: u16 = 10_999;
 
-/// What can't work: more lines, whether marathon-lb checks them before it asks for a reload, and what comes of it.
-fn bad() -> [(String, bool, Change); 5] {
-    let peers = "peers p\n  peer local 192.0.2.1:1024\n  bind 192.0.2.1:1024\n";
+/// What can't work: what is written instead of what, whether marathon-lb checks it before it asks for a reload, and what comes
+/// of it.
+fn bad() -> [(&'static str, String, bool, Change); 5] {
+    let datagrams = "log-forward f\n  dgram-bind 192.0.2.1:1514\n  log global\n";
+    let nonsense = "  nonsense\n";
+    let port = format!("  bind *:{TAKEN}\n");
     [
-        ("  nonsense\n".to_owned(), true, Change::Invalid),
+        (END, nonsense.to_owned(), true, Change::Invalid),
         // With --skip-validation it doesn't.
-        ("  nonsense\n".to_owned(), false, Change::Failed(1)),
+        (END, nonsense.to_owned(), false, Change::Failed(1)),
         // The next three are valid for `haproxy -c`.
         (
-            "global\n  maxconn 10000000\n".to_owned(),
+            "maxconn 1000\n",
+            "maxconn 10000000\n".to_owned(),
             true,
             Change::Failed(1),
         ),
-        (format!("  bind *:{TAKEN}\n"), true, Change::Failed(1)),
+        (END, port, true, Change::Failed(1)),
         // An address that this machine doesn't have, in a section that the gate leaves alone.
-        (peers.to_owned(), true, Change::Failed(1)),
+        (END, datagrams.to_owned(), true, Change::Failed(1)),
     ]
 }
+
+/// The last line of a configuration, which a test replaces by its own. It stands in a frontend.
+const END: &str = "# the end\n";
 
 #[test]
 fn what_was_fixed_on_disk_is_served_without_another_call() {
@@ -86,7 +93,7 @@ fn what_was_fixed_on_disk_is_served_without_another_call() {
         lb.change(&lb.config(1), true),
         Change::Reloaded { .. }
     ));
-    let broken = format!("{}  nonsense\n", lb.config(2));
+    let broken = lb.config(2).replace(END, "  nonsense\n");
     assert_eq!(lb.change(&broken, false), Change::Failed(1));
     assert_eq!(served(), "1");
     lb.write(&lb.config(3));
@@ -94,7 +101,7 @@ fn what_was_fixed_on_disk_is_served_without_another_call() {
 
     // The same with a cause that isn't in the file.
     let other = TcpListener::bind((Ipv4Addr::UNSPECIFIED, TAKEN)).expect("a port");
-    let text = format!("{}  bind *:{TAKEN}\n", lb.config(4));
+    let text = lb.config(4).replace(END, &format!("  bind *:{TAKEN}\n"));
     assert_eq!(lb.change(&text, true), Change::Failed(1));
     assert_eq!(lb.change(&text, true), Change::Unchanged);
     drop(other);
@@ -124,7 +131,8 @@ fn without_a_configuration_it_waits_for_the_first_reload() {
     // It isn't an endless loop of starts either: runit sees one process.
     lb.run(["sv", "check", &lb.service()]).expect_code(0);
     // Without a configuration there is nothing to serve: the command says so, and comes back.
-    assert_ne!(lb.reload(), Change::Reloaded { looks: 1 });
+    let reload = lb.run([lb.path("reload_haproxy.sh")]);
+    reload.expect_code(4).expect_words(&["haproxy.cfg doesn't exist"]);
     assert_eq!(
         lb.change(&lb.config(1), true),
         Change::Reloaded { looks: 1 }
@@ -409,7 +417,7 @@ frontend more
   bind 127.0.0.1:10998
   mode http
   default_backend app_{port}
-"
+{END}"
         )
     }
 }
