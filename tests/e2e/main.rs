@@ -9,6 +9,7 @@
 //! | `services` | several services in a file come, go, move and come back |
 //! | `herd`, `limits`, `slow` | thousands wait in order, or do nothing at all; every bound is kept, counted and said |
 //! | `ready`, `places` | proofs of readiness, passed listeners; addresses to listen on and to connect from |
+//! | `kept` | the servers of docs/kept-listeners.md, as they stand there |
 //! | `stop`, `control` | ends that leave nothing behind; a control socket that nobody can block |
 //! | `verbs`, `metrics`, `usage` | the command line, its exit codes and words; the series |
 //! | `demo` | the demo fails nothing, and says so |
@@ -29,6 +30,7 @@ mod exact;
 mod failures;
 mod harness;
 mod herd;
+mod kept;
 mod limits;
 mod metrics;
 mod places;

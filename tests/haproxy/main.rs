@@ -9,6 +9,7 @@
 //! | `reloads`, `keepalive` | reloads lose no connection, and cut no client between two requests, H1 and H2 |
 //! | `crashes` | after `kill -9` the next one serves what has queued |
 //! | `states` | what an operator has set stays; where a server is, the configuration says |
+//! | `marathon` | what marathon-lb and zdd expect of a reload, with the scripts of `packaging/marathon-lb` |
 //! | `mutations` | what HAProxy takes, the gate takes, with as many listeners, or says where and why not |
 //! | `size` | two hundred frontends |
 //!
@@ -28,6 +29,7 @@ mod clients;
 mod crashes;
 mod faults;
 mod keepalive;
+mod marathon;
 mod mutations;
 mod ports;
 mod reloads;
