@@ -175,6 +175,19 @@ pub(crate) struct Alone(Child);
 impl Alone {
     /// `None` when it doesn't come to listen.
     pub(crate) fn start(file: &Path) -> Option<Alone> {
+        Alone::start_with(file, &[])
+    }
+
+    /// A reload: another one takes the place of this one, which is told to finish.
+    pub(crate) fn reload(self, file: &Path) -> Alone {
+        let pid = self.0.id().to_string();
+        let next = Alone::start_with(file, &["-sf", &pid]).expect("it listens");
+        let mut old = self;
+        old.wait();
+        next
+    }
+
+    fn start_with(file: &Path, arguments: &[&str]) -> Option<Alone> {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("notify");
         let socket = UnixDatagram::bind(&path).expect("a socket");
@@ -186,6 +199,7 @@ impl Alone {
             .arg("-Ws")
             .arg("-f")
             .arg(file)
+            .args(arguments)
             .env("NOTIFY_SOCKET", &path);
         command
             .stdin(Stdio::null())
