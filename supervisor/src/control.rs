@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 
 use crate::handle::{Handle, Stopping};
-use crate::protocol::Line;
+use crate::protocol::{Line, Request};
 use crate::reserve::Reserve;
 use route::{Refusal, Route};
 pub use socket::{ControlError, ControlSocket, bind, connect, default_path};
@@ -176,7 +176,7 @@ async fn respond(request: &hyper::Request<Incoming>, handle: &Handle) -> Result<
         Route::Events => {
             let (lines, receiver) = mpsc::channel(1);
             tokio::spawn(forward(handle.events(), lines));
-            Ok(lines_answer(Either::Right(Lines(receiver))))
+            Ok(lines_answer(Either::Right(Lines::new(receiver, true))))
         }
         Route::Connections {
             service,
@@ -193,7 +193,10 @@ async fn respond(request: &hyper::Request<Incoming>, handle: &Handle) -> Result<
             if let Some(name) = verb.service_mut() {
                 *name = resolve(name, handle).await?;
             }
-            Ok(lines_answer(Either::Right(Lines(handle.request(verb)))))
+            // A hold that belongs to its client lasts as long as the connection.
+            let stays = matches!(verb, Request::Hold { owned: true, .. });
+            let lines = Lines::new(handle.request(verb), stays);
+            Ok(lines_answer(Either::Right(lines)))
         }
     }
 }
@@ -258,7 +261,22 @@ fn json_line(value: &impl Serialize) -> Vec<u8> {
 }
 
 /// A body of JSON lines. Dropping it, which is what a client's end does, closes the sender's side.
-struct Lines(mpsc::Receiver<Line>);
+struct Lines {
+    receiver: mpsc::Receiver<Line>,
+    /// It goes on after [`Line::Done`].
+    stays: bool,
+    ended: bool,
+}
+
+impl Lines {
+    fn new(receiver: mpsc::Receiver<Line>, stays: bool) -> Lines {
+        Lines {
+            receiver,
+            stays,
+            ended: false,
+        }
+    }
+}
 
 impl Body for Lines {
     type Data = Bytes;
@@ -268,7 +286,11 @@ impl Body for Lines {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let line = ready!(self.0.poll_recv(cx));
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let line = ready!(self.receiver.poll_recv(cx));
+        self.ended = !self.stays && matches!(line, Some(Line::Done(_)));
         Poll::Ready(line.map(|line| Ok(Frame::data(json_line(&line).into()))))
     }
 }

@@ -278,7 +278,7 @@ impl Gate {
 
     /// A GET of the admin endpoint.
     pub(crate) fn ask(&self, path: &str) -> std::io::Result<http::Answer> {
-        http::get(self.setup().metrics, path)
+        http::get(self.metrics_address(), path)
     }
 
     pub(crate) fn metrics(&self) -> Metrics {

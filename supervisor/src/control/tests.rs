@@ -232,8 +232,8 @@ async fn a_verb_streams_each_line_as_it_comes() {
         serde_json::from_str::<Line>(&line).unwrap(),
         Line::Step(step("check"))
     );
+    // Whoever answered may still hold its end.
     lines.send(done()).await.unwrap();
-    drop(lines);
     read_to(&mut client, "\"type\":\"done\",\"exit\":0").await;
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).await.unwrap();

@@ -47,6 +47,8 @@ pub(super) struct Service {
     /// Opened by the run: closed again if it fails.
     pub(super) opened: Vec<ListenerConfig>,
     activated: Option<Activated>,
+    /// What the run that goes on would put there.
+    activating: Option<Activated>,
     pub(super) active: watch::Sender<Option<Arc<Generation>>>,
     /// When the run began that goes on or was the last, or somebody asked for something since.
     run_began: Instant,
@@ -82,6 +84,7 @@ impl Service {
             bound: Vec::new(),
             opened: Vec::new(),
             activated: None,
+            activating: None,
             active: watch::Sender::new(None),
             run_began: now,
             check_began: now,
@@ -222,13 +225,13 @@ impl Service {
             }
             Source::Addresses(backends) => {
                 let mut config = ServiceConfig::clone(self.rollout.config());
-                let file = match self.activated.take() {
-                    Some(activated) => activated.file,
+                let file = match &self.activated {
+                    Some(activated) => activated.file.clone(),
                     None => config.backend,
                 };
                 config.backend = Backend::Addresses(backends.clone());
                 config.backends_fit()?;
-                self.activated = Some(Activated { file, backends });
+                self.activating = Some(Activated { file, backends });
                 return Ok(config);
             }
         };
@@ -375,6 +378,10 @@ impl Service {
     ) {
         self.metrics.reload_finished(outcome);
         self.begun = true;
+        let activating = self.activating.take();
+        if outcome == ReloadOutcome::Success && activating.is_some() {
+            self.activated = activating;
+        }
         self.keep_wanted(cx, outcome == ReloadOutcome::Success)
             .await;
         self.last_reload = Some(LastReload {
@@ -421,8 +428,11 @@ impl Service {
         let patience = self.rollout.config().gate.pending_timeout / 2;
         let name = &self.name;
         if !self.served {
-            return (!self.removed && !self.late)
-                .then(|| format!("{name} hasn't had an active generation yet"));
+            // One that came with a reload gets the time that one has which has lost its generation; one that has no configuration
+            // yet doesn't count.
+            let early = self.late && self.idle_since.elapsed() < patience;
+            let counts = !self.removed && !early && self.rollout.config().is_complete();
+            return counts.then(|| format!("{name} hasn't had an active generation yet"));
         }
         let idle = self.rollout.active().is_none() && self.idle_since.elapsed() >= patience;
         idle.then(|| {
