@@ -202,6 +202,11 @@ impl Gate {
         self.setup().public
     }
 
+    /// Where it serves `/metrics`.
+    pub(crate) fn metrics_address(&self) -> SocketAddr {
+        self.setup().metrics
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         self.setup().dir()
     }
