@@ -32,6 +32,7 @@ mod keepalive;
 mod marathon;
 mod mutations;
 mod ports;
+mod questions;
 mod reloads;
 mod samples;
 mod size;

@@ -6,11 +6,13 @@ use std::path::PathBuf;
 
 use socket2::Socket;
 
-use crate::common::gate::{Gate, Setup};
+use crate::common::gate::Setup;
 use crate::common::net::Net;
 use crate::common::wait_until;
 use crate::common::wire::{End, connect, read_all, send};
 use crate::fixture::{curl, echo, expect_text, in_front_of, listening};
+
+const METRICS: u16 = 7000;
 
 const HEAD: &str = "global
     maxconn 100
@@ -30,7 +32,7 @@ fn passing(ports: &[u16]) -> String {
 }
 
 fn setup(net: &Net) -> (Setup, PathBuf) {
-    let setup = Setup::bare(net);
+    let setup = Setup::bare(net).replace_metrics(address(METRICS));
     let file = setup.dir().join("haproxy.cfg");
     (in_front_of(setup, &file), file)
 }
@@ -44,8 +46,8 @@ fn answers(port: u16) -> bool {
 }
 
 /// The ports that are open beside the metrics and the server.
-fn public(gate: &Gate) -> Vec<u16> {
-    let others = [gate.metrics_address(), address(9000)];
+fn public() -> Vec<u16> {
+    let others = [address(METRICS), address(9000)];
     let all = listening()
         .into_iter()
         .filter(|address| !others.contains(address));
@@ -75,7 +77,7 @@ fn ports_come_and_go() {
     let (setup, file) = setup(&net);
     fs::write(&file, passing(&[8000, 8001])).expect("haproxy.cfg");
     let gate = setup.start();
-    assert_eq!(public(&gate), [8000, 8001]);
+    assert_eq!(public(), [8000, 8001]);
     for round in 0..3 {
         let (goes, comes) = if round % 2 == 0 {
             (8001, 8002)
@@ -91,7 +93,7 @@ fn ports_come_and_go() {
         fs::write(&file, passing(&[8000, comes])).expect("haproxy.cfg");
         gate.reload();
         assert!(answers(8000) && answers(comes));
-        wait_until("the port is closed", || !public(&gate).contains(&goes));
+        wait_until("the port is closed", || !public().contains(&goes));
         running.iter().for_each(finish);
     }
     assert_eq!(gate.metrics().sum("forced_closes_total", &[]), 0.0);
@@ -147,7 +149,7 @@ fn an_address_that_gets_wider_and_narrower() {
         assert!(answers(8000), "{before}");
         fs::write(&file, bound("127.0.0.1:8001")).expect("haproxy.cfg");
         gate.reload();
-        wait_until("the port is closed", || !public(&gate).contains(&8000));
+        wait_until("the port is closed", || !public().contains(&8000));
         fs::write(&file, bound(bind)).expect("haproxy.cfg");
         gate.reload();
         before = address.to_owned();
@@ -182,7 +184,7 @@ fn a_configuration_that_comes_late() {
     let gate = setup.start();
     gate.expect_log("the first reload begins to serve");
     assert_eq!(gate.ask("/readyz").expect("an answer").status, 200);
-    assert_eq!(public(&gate), [0; 0]);
+    assert_eq!(public(), [0; 0]);
     assert_eq!(gate.children(), []);
     // Nothing to read is still no reason to end.
     let done = gate.run(["reload"]);
@@ -191,7 +193,7 @@ fn a_configuration_that_comes_late() {
     fs::write(&file, passing(&[8000])).expect("haproxy.cfg");
     gate.reload();
     assert!(answers(8000));
-    assert_eq!(public(&gate), [8000]);
+    assert_eq!(public(), [8000]);
     assert_eq!(gate.ask("/readyz").expect("an answer").status, 200);
 }
 

@@ -5,12 +5,16 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::common::done::Done;
 use crate::common::gate::Setup;
 use crate::common::net::Net;
 use crate::fixture::{
-    Alone, Reply, add_address, certificate, curl, echo, in_front_of, listening, own_root,
+    Alone, Reply, add_address, certificate, curl, echo, in_front_of, listening, own_root, program,
+};
+use crate::questions::{
+    ALLOWED, APPLICATIONS, BINDS, CUSTOM, FIRST, MIXED, ONE, Question, STATS, TWICE,
 };
 
 /// Where the samples are.
@@ -38,11 +42,33 @@ const SERVICES: [(&str, &[&str]); 4] = [
     ("signalmlb", &["signalmlbhup", "signalmlbusr1"]),
 ];
 
-/// A sample's text, with a `maxconn` for which 10,000 descriptors are enough.
+/// A sample's text, with a `maxconn` for which 10,000 descriptors are enough, and without what the program under test has given
+/// up.
 pub(crate) fn text(name: &str) -> String {
     let text = untouched(name);
     assert!(text.contains("maxconn 50000"), "{name}");
-    text.replace("maxconn 50000", "maxconn 4000")
+    let mut text = text.replace("maxconn 50000", "maxconn 4000");
+    let about = Command::new(program())
+        .arg("-vv")
+        .output()
+        .expect("haproxy runs");
+    let about = String::from_utf8_lossy(&about.stdout);
+    if !about.contains("+PROMEX") {
+        text = text.replace("  http-request use-service prometheus-exporter", "  #");
+    }
+    // The newest refuse a backend that is called as a frontend is.
+    if !about.starts_with("HAProxy version 2.") {
+        for name in untouched(name)
+            .lines()
+            .filter_map(|line| line.strip_prefix("backend "))
+        {
+            text = text.replace(
+                &format!("\nfrontend {name}\n"),
+                &format!("\nfrontend {name}_in\n"),
+            );
+        }
+    }
+    text
 }
 
 fn untouched(name: &str) -> String {
@@ -82,177 +108,6 @@ end)
     }
 }
 
-/// A request, as curl's arguments, and how it is answered.
-struct Question {
-    arguments: &'static str,
-    status: u16,
-    /// The answer has this.
-    says: &'static str,
-    /// Another answer is as good: it comes from either of two frontends.
-    varies: bool,
-}
-
-const fn ask(arguments: &'static str, status: u16, says: &'static str) -> Question {
-    Question {
-        arguments,
-        status,
-        says,
-        varies: false,
-    }
-}
-
-/// What every sample answers.
-const STATS: [Question; 4] = [
-    ask("http://127.0.0.1:9090/_haproxy_health_check", 200, "200 OK"),
-    ask("http://127.0.0.1:9090/_haproxy_getpids", 200, "getpids"),
-    ask("http://127.0.0.1:9090/_haproxy_getappmap", 200, "getappmap"),
-    ask(
-        "http://127.0.0.1:9090/_mlb_signal/usr1",
-        200,
-        "signalmlbusr1",
-    ),
-];
-
-const MIXED: [Question; 17] = [
-    ask("-H host:web.test http://127.0.0.1/api/x", 301, ""),
-    ask("-H host:web.test http://127.0.0.1/", 301, ""),
-    ask("-H host:sec.test http://127.0.0.1/", 401, ""),
-    ask("-H host:no.test http://127.0.0.1/", 503, ""),
-    ask(
-        "-H x-marathon-app-id:/multi http://127.0.0.1:9091/",
-        200,
-        "x-forwarded-for: 127.0.0.1",
-    ),
-    ask(
-        "-H x-marathon-app-id:/api/v1 http://127.0.0.1:9091/",
-        200,
-        "x-forwarded-port: 9091",
-    ),
-    ask(
-        "--connect-to ::127.0.0.1: https://web.test/",
-        200,
-        "x-forwarded-proto: https",
-    ),
-    ask(
-        "--connect-to ::127.0.0.1: https://www.web.test/",
-        200,
-        "x-forwarded-proto: https",
-    ),
-    ask(
-        "--connect-to ::127.0.0.1: https://web.test/api/",
-        200,
-        "x-forwarded-for: 127.0.0.1",
-    ),
-    ask("--connect-to ::127.0.0.1: https://sec.test/", 401, ""),
-    ask("http://127.0.0.1:10101/", 200, "x-forwarded-for: 127.0.0.1"),
-    ask("http://127.0.0.1:10102/", 200, "x-forwarded-port: 10102"),
-    ask("http://127.0.0.1:10103/", 200, "x-forwarded-for: 127.0.0.1"),
-    ask("http://127.0.0.1:10104/", 200, "host: 127.0.0.1:10104"),
-    ask("http://127.0.0.1:10105/", 200, "x-forwarded-for: 127.0.0.1"),
-    ask("http://127.0.0.1:10106/", 200, "host: 127.0.0.1:10106"),
-    ask("http://127.0.0.1:10107/", 200, "host: 127.0.0.1:10107"),
-];
-
-/// The redis of the mixed ones lets 10.1.55.43 and 127/8 in.
-const ALLOWED: [Question; 2] = [
-    ask(
-        "--interface 10.1.55.43 http://10.1.55.1:10104/",
-        200,
-        "host: 10.1.55.1:10104",
-    ),
-    ask("--interface 10.1.55.44 http://10.1.55.1:10104/", 0, ""),
-];
-
-const FIRST: [Question; 4] = [
-    ask(
-        "-H host:myvhost.com http://127.0.0.1/",
-        200,
-        "x-forwarded-port: 80",
-    ),
-    ask(
-        "-H x-marathon-app-id:/pywebserver http://127.0.0.1:9091/",
-        200,
-        "get /",
-    ),
-    ask(
-        "--connect-to ::127.0.0.1: https://myvhost.com/",
-        200,
-        "x-forwarded-proto: https",
-    ),
-    ask("http://127.0.0.1:10101/", 200, "x-forwarded-for: 127.0.0.1"),
-];
-
-const BINDS: [Question; 20] = [
-    ask("http://127.0.0.1/", 503, ""),
-    ask(
-        "-H x-marathon-app-id:/bssl http://127.0.0.1:9091/",
-        200,
-        "get /",
-    ),
-    ask("https://127.0.0.1/", 503, ""),
-    ask("http://127.0.0.42:10201/", 200, "get /"),
-    ask("http://127.0.0.1:10202/", 200, "get /"),
-    ask("http://[::1]:10202/", 200, "get /"),
-    ask("http://[::1]:10203/", 200, "get /"),
-    ask("http://localhost:10204/", 200, "get /"),
-    ask("http://127.0.0.1:10205/", 200, "get /"),
-    ask("--haproxy-protocol http://127.0.0.1:10206/", 200, "get /"),
-    ask("http://127.0.0.1:10206/", 0, ""),
-    ask(
-        "--http2 https://127.0.0.1:10207/",
-        200,
-        "x-forwarded-port: 10207",
-    ),
-    ask(
-        "--http1.1 https://127.0.0.1:10207/",
-        200,
-        "x-forwarded-for: 127.0.0.1",
-    ),
-    ask("https://127.0.0.1:10208/", 200, "get /"),
-    ask("http://127.0.0.44:10209/", 200, "get /"),
-    ask("http://127.0.0.43:10210/", 200, "get /"),
-    ask("http://127.0.0.45:10211/", 200, "get /"),
-    ask("http://127.0.0.1:10212/", 200, "get /"),
-    ask("http://127.0.0.1:18888/", 200, "get /"),
-    ask("http://127.0.0.43:10209/", 0, ""),
-];
-
-const TWICE: [Question; 4] = [
-    Question {
-        varies: true,
-        ..ask("http://127.0.0.1:9090/_haproxy_health_check", 200, "")
-    },
-    ask("http://127.0.0.1/", 503, ""),
-    ask("https://127.0.0.1/", 503, ""),
-    ask("http://127.0.0.1:10400/", 200, "get /"),
-];
-
-/// Beside what the mixed ones answer.
-const CUSTOM: [Question; 6] = [
-    ask("-H host:sec.test http://[::1]/", 401, ""),
-    ask(
-        "--connect-to ::[::1]: https://web.test/",
-        200,
-        "x-forwarded-for: ::1",
-    ),
-    ask(
-        "--http2 --connect-to ::127.0.0.1: https://web.test/",
-        200,
-        "x-forwarded-for: 127.0.0.1",
-    ),
-    ask("--connect-to ::127.0.0.1: https://strict.test/", 0, ""),
-    ask(
-        "--connect-to ::127.0.0.60:8443 https://web.test/",
-        200,
-        "x-forwarded-proto: https",
-    ),
-    ask(
-        "--unix-socket /run/mlb/http.sock --haproxy-protocol -H host:sec.test http://x/",
-        401,
-        "",
-    ),
-];
-
 fn answers(questions: &[&[Question]]) -> Vec<Reply> {
     let all = questions.iter().copied().flatten();
     all.map(|question| {
@@ -289,7 +144,8 @@ fn compare(name: &str, servers: &[&str], questions: &[&[Question]], own: &[Socke
     }
     servers.iter().copied().for_each(echo);
     let before = listening();
-    let setup = Setup::bare(&net);
+    let metrics = net.free_address();
+    let setup = Setup::bare(&net).replace_metrics(metrics);
     let file = setup.dir().join("haproxy.cfg");
     fs::write(&file, text(name)).expect("the sample");
 
@@ -300,7 +156,6 @@ fn compare(name: &str, servers: &[&str], questions: &[&[Question]], own: &[Socke
 
     let gate = in_front_of(setup, &file).start();
     let mut listens = listening();
-    let metrics = gate.metrics_address();
     assert!(listens.remove(&metrics));
     assert_eq!(listens, alone_listens);
     let public = public_addresses(&gate.status_json());
@@ -330,26 +185,6 @@ fn public_addresses(status: &serde_json::Value) -> Vec<SocketAddr> {
     let address = |listener: &serde_json::Value| listener["address"].as_str()?.parse().ok();
     listeners.iter().filter_map(address).collect()
 }
-
-/// Two servers of each application.
-const APPLICATIONS: [&str; 14] = [
-    "127.0.0.1:31100",
-    "127.0.0.1:31110",
-    "127.0.0.1:31200",
-    "127.0.0.1:31210",
-    "127.0.0.1:31300",
-    "127.0.0.1:31310",
-    "127.0.0.1:31400",
-    "127.0.0.1:31410",
-    "127.0.0.1:31500",
-    "127.0.0.1:31510",
-    "127.0.0.1:31501",
-    "127.0.0.1:31511",
-    "127.0.0.1:31502",
-    "127.0.0.1:31512",
-];
-
-const ONE: [&str; 2] = ["127.0.0.1:31000", "127.0.0.1:31010"];
 
 #[test]
 fn the_default_of_marathon() {
