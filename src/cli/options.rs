@@ -161,7 +161,7 @@ pub(crate) struct ServiceOptions {
     /// Try a failed reload again by itself [default: false; HAProxy: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub(crate) retry: Option<bool>,
-    /// Ends a drained generation
+    /// Ends a drained generation [HAProxy: SIGUSR1]
     #[arg(long, value_name = "SIGNAL", default_value = "SIGTERM", value_parser = value::signal)]
     pub(crate) stop_signal: Signal,
     /// From the stop signal to SIGKILL

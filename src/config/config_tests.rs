@@ -284,6 +284,7 @@ fn haproxy_has_defaults_of_its_own() {
     let service = only(flags("--haproxy haproxy.cfg").unwrap());
     assert_eq!(service.listeners, []);
     assert_eq!(service.drain_signal, Some(Signal::SIGUSR1));
+    assert_eq!(service.stop_signal, Signal::SIGUSR1);
     assert_eq!(service.gate.send_proxy, Some(Version::V2));
     assert!(service.retry && !service.is_complete());
     for other in [

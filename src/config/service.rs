@@ -101,7 +101,11 @@ impl Context<'_> {
                 (None, Strategy::Overlap) => Some(Duration::from_secs(30)),
                 (None, Strategy::Replace) => Some(Duration::from_secs(5)),
             },
-            stop_signal: options.stop_signal,
+            // HAProxy ends by itself once it has been told to finish: SIGTERM would make it cry.
+            stop_signal: match haproxy && !self.is_written("stop_signal") {
+                true => Signal::SIGUSR1,
+                false => options.stop_signal,
+            },
             stop_timeout: options.stop_timeout,
             keep_previous: options.keep_previous,
             max_generations: options.max_generations.into(),
