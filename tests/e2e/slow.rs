@@ -16,6 +16,8 @@ use crate::common::wire::{Endpoint, Wire, expect, read_all, send};
 use crate::common::{allow_descriptors, wait_for, wait_until};
 
 const CLIENTS: usize = 10_000;
+/// So many come at once.
+const STEP: usize = 1000;
 /// The gate bears each one for so long: on a slow machine it takes some seconds until all are there.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// An answer, of which the gate keeps what the kernel has no room for: one buffer at most.
@@ -86,8 +88,14 @@ impl Siege {
             .as_f64()
             .expect("a number");
         let memory = gate.resident();
+        let accepted = || gate.metrics().sum("connections_accepted_total", &[]);
         let clients: Vec<Socket> = (0..CLIENTS)
-            .map(|_| {
+            .map(|number| {
+                if number % STEP == 0 {
+                    // Not faster than the gate, or the kernel's queue overflows.
+                    let enough = (0.9 * limit).min(number.saturating_sub(STEP) as f64);
+                    wait_until("it has accepted them", || accepted() >= enough);
+                }
                 let client = connect(gate.public());
                 send(&client, self.says.as_bytes());
                 client

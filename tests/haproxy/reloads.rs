@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,6 +14,7 @@ use crate::common::gate::{Gate, Setup};
 use crate::common::http;
 use crate::common::load::{Load, Plan, Report};
 use crate::common::net::{Drops, Net};
+use crate::common::wait_until;
 use crate::fixture::{echo, in_front_of, own_root};
 use crate::samples;
 
@@ -74,10 +76,22 @@ impl Bench {
             self.gate.reload();
             let answer = http::get(own_port(now), "/").expect("an answer");
             assert_eq!(answer.status, 200, "{}", SAMPLES[now].0);
+            // Not earlier: a SYN that meets the close itself may be dropped, and is refused when it is sent again.
+            wait_until("the other port is closed", || !listens(own_port(before)));
             let gone = http::get(own_port(before), "/").expect_err("a port that has gone");
             assert_eq!(gone.kind(), ErrorKind::ConnectionRefused, "{gone}");
         }
     }
+}
+
+/// Whether anybody listens there. Cheaper than a look through /proc, where every ended connection still stands.
+fn listens(address: SocketAddr) -> bool {
+    let listed = Command::new("ss")
+        .args(["-Hlnt", "src", &address.to_string()])
+        .output()
+        .expect("ss runs");
+    assert!(listed.status.success(), "{listed:?}");
+    !listed.stdout.is_empty()
 }
 
 fn own_port(sample: usize) -> SocketAddr {
