@@ -107,7 +107,7 @@ impl std::fmt::Display for LineNumber {
 #[derive(Debug, thiserror::Error)]
 pub enum NotRead {
     /// marathon-lb, for one, starts before it has written its first configuration.
-    #[error("{} doesn't exist", .0.display())]
+    #[error("{} doesn't exist: write it, or name another with --haproxy", .0.display())]
     Missing(PathBuf),
     /// A sentence that says where, what and what to do.
     #[error("{0}")]
@@ -139,8 +139,12 @@ pub async fn read(
         .of(&haproxy.program, spawner)
         .await
         .map_err(NotRead::Bad)?;
-    let mut plan =
-        in_this_world(files, &binary).map_err(|refusal| NotRead::Bad(refusal.to_string()))?;
+    // A name in a bind may take a resolver's time, and the supervisor's thread waits for nobody.
+    let planned = tokio::task::spawn_blocking(move || in_this_world(files, &binary)).await;
+    let mut plan = match planned {
+        Ok(plan) => plan.map_err(|refusal| NotRead::Bad(refusal.to_string()))?,
+        Err(error) => return Err(NotRead::Bad(format!("it can't be read: {error}"))),
+    };
     plan.keep_names(open);
     config.listeners = plan.listeners().to_vec();
     haproxy.plan = Some(Arc::new(plan));

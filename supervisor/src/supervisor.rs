@@ -49,6 +49,7 @@ pub use watch::{CheckFailed, check};
 /// How often the loop looks after itself: watchdogs, readiness.
 const BEAT: Duration = Duration::from_secs(1);
 
+/// A watchdog that is shorter is a mistake.
 const LEAST_BEAT: Duration = Duration::from_millis(1);
 
 /// What a supervisor is made of.
@@ -381,8 +382,12 @@ async fn check_all(cx: &Context) -> Result<Vec<ServiceConfig>, StartError> {
             .map_err(|why| StartError::System(format!("service {service}: {why}")))?;
         let complete = match haproxy::read(config.clone(), &[], &cx.binaries, &cx.spawner).await {
             Ok(complete) => complete,
-            Err(missing @ NotRead::Missing(_)) => {
-                tracing::warn!(service, "{missing} yet: the first reload begins to serve");
+            Err(NotRead::Missing(file)) => {
+                let file = file.display();
+                tracing::warn!(
+                    service,
+                    "{file} doesn't exist yet: the first reload begins to serve"
+                );
                 services.push(config.clone());
                 continue;
             }
