@@ -238,7 +238,7 @@ impl Worker {
         }
         if self.shared.may_warn() {
             tracing::warn!(
-                listener = listener.socket.name(),
+                listener = listener.metrics.name(),
                 "{limit} is reached: new connections are reset"
             );
         }
@@ -264,7 +264,7 @@ impl Worker {
         {
             self.shared.paused_listeners.fetch_add(1, order);
             if self.shared.may_warn() {
-                let name = listener.socket.name();
+                let name = listener.metrics.name();
                 match pause {
                     Pause::ERROR => tracing::warn!(listener = name, "accepting pauses: {why}"),
                     _ => tracing::warn!(
@@ -343,7 +343,7 @@ impl Worker {
         match result {
             Ok(()) => listener.registered = wanted,
             Err(error) => tracing::error!(
-                listener = socket.socket.name(),
+                listener = socket.metrics.name(),
                 "worker {} can't watch it: epoll_ctl: {error}",
                 self.index
             ),

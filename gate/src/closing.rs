@@ -48,7 +48,7 @@ impl Worker {
             && let Err(error) = socket.socket.refuse_new()
         {
             tracing::warn!(
-                listener = socket.socket.name(),
+                listener = socket.metrics.name(),
                 "SYNs can't be refused: {error}"
             );
         }
@@ -91,7 +91,7 @@ impl Worker {
         let now = self.clock.now();
         let left = shared.socket.undelivered(&mut self.reader);
         let empty = left.as_ref().is_ok_and(|left| *left == 0);
-        let name = shared.socket.name().to_owned();
+        let name = shared.metrics.name().to_owned();
         drop(shared);
         let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
             return;

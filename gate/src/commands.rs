@@ -9,9 +9,9 @@ use syngate_metrics::CloseReason;
 use crate::closing::Adoption;
 use crate::connection::{Next, Phase};
 use crate::dialer::Dialer;
-use crate::gate::{ConnectionInfo, ListenerId, ServiceId};
+use crate::gate::{ConnectionInfo, ListenerId, ServiceId, ServiceSettings};
 use crate::generation::{Generation, Local};
-use crate::shared::{Ack, Command, Handoff, Listing, Message};
+use crate::shared::{Ack, Command, Handoff, Listing, Message, SharedListener};
 use crate::worker::{LocalListener, Service, Worker};
 
 /// Slots that a listing looks at in one turn.
@@ -89,22 +89,13 @@ impl Worker {
                 place(&mut self.services, service);
             }
             Command::RemoveService(id) => self.remove_service(id),
-            Command::Apply(id, settings) => {
-                if let Some(service) = self.service_mut(id) {
-                    service.settings = settings;
+            Command::Open(listener) => self.open(listener),
+            Command::HandOver(id, listener) => {
+                // An epoll set has a descriptor once.
+                if let Some(index) = self.listener(id) {
+                    self.close_listener(index);
                 }
-                // A deadline may have become an earlier one.
-                self.look_at_all(|_, _| Next::Wait);
-            }
-            Command::Open(listener) => {
-                let Some(service) = self.service(listener.service) else {
-                    return;
-                };
-                let (id, metrics) = (listener.id, Arc::clone(&listener.metrics));
-                let listener = LocalListener::new(id, service, metrics, Some(listener));
-                let index = place(&mut self.listeners, listener) as u32;
-                self.connect_listener(index);
-                self.register(index);
+                self.open(listener);
             }
             Command::Close(id) => {
                 let Some(index) = self.listener(id) else {
@@ -115,7 +106,9 @@ impl Worker {
                     _ => self.close_listener(index),
                 }
             }
-            Command::Activate(id, generation) => self.activate(id, generation),
+            Command::Activate(id, generation, settings) => {
+                self.activate(id, generation, settings);
+            }
             Command::Hold(id, held) => {
                 let Some(service) = self.service_mut(id) else {
                     return;
@@ -188,20 +181,38 @@ impl Worker {
             .map(|index| index as u32)
     }
 
-    fn activate(&mut self, id: ServiceId, generation: Option<Arc<Generation>>) {
+    fn open(&mut self, listener: Arc<SharedListener>) {
+        let Some(service) = self.service(listener.service) else {
+            return;
+        };
+        let (id, metrics) = (listener.id, Arc::clone(&listener.metrics));
+        let listener = LocalListener::new(id, service, metrics, Some(listener));
+        let index = place(&mut self.listeners, listener) as u32;
+        self.connect_listener(index);
+        self.register(index);
+    }
+
+    fn activate(
+        &mut self,
+        id: ServiceId,
+        generation: Option<Arc<Generation>>,
+        settings: Arc<ServiceSettings>,
+    ) {
         let (worker, events) = (self.index, self.shared.events.clone());
         let Some(service) = self.service_mut(id) else {
             return;
         };
         let local = generation.map(|generation| Local::new(generation, id, worker, events));
         let old = std::mem::replace(&mut service.active, local);
+        service.settings = settings;
         if let Some(old) = old {
             old.deactivate();
         }
         for index in 0..self.listeners.len() as u32 {
             self.connect_listener(index);
         }
-        // Connects to the old generation that haven't completed begin anew, and so does what it has reset untouched.
+        // Connects to the old generation that haven't completed begin anew, and so does what it has reset untouched. For the others a
+        // deadline may have become an earlier one.
         self.look_at_all(|connection, context| match &connection.phase {
             Phase::Connecting { lease, .. } if !lease.is_active() => connection.withdraw(context),
             Phase::Resetting { .. } => connection.resetting(context),

@@ -216,11 +216,6 @@ impl Gate {
         id
     }
 
-    /// Takes over time-outs and limits, for the running connections too.
-    pub async fn apply(&self, service: ServiceId, settings: ServiceSettings) {
-        self.all(Command::Apply(service, Arc::new(settings))).await;
-    }
-
     /// Forgets a service whose listeners are closed and whose generations are drained; what is left of it is reset.
     pub async fn remove_service(&self, service: ServiceId) {
         self.all(Command::RemoveService(service)).await;
@@ -238,13 +233,43 @@ impl Gate {
             let mut registry = self.registry();
             let id = ListenerId(registry.id());
             let metrics = registry.services[&service].listener(socket.name());
-            let listener = Arc::new(SharedListener::new(id, service, socket, metrics, raw));
+            let listener = Arc::new(SharedListener::new(
+                id,
+                service,
+                Arc::new(socket),
+                metrics,
+                raw,
+            ));
             registry.listeners.insert(id, Arc::clone(&listener));
             listener
         };
         let id = listener.id;
         self.all(Command::Open(listener)).await;
         id
+    }
+
+    /// Gives the socket of a listener to another service, where it is a listener of this name. What the kernel has queued goes with
+    /// it, what has been accepted stays with the old one. `None`: the listener has been closed.
+    pub async fn hand_over(
+        &self,
+        listener: ListenerId,
+        service: ServiceId,
+        name: &str,
+        raw: bool,
+    ) -> Option<ListenerId> {
+        let (old, heir) = {
+            let mut registry = self.registry();
+            let old = registry.listeners.remove(&listener)?;
+            let id = ListenerId(registry.id());
+            let metrics = registry.services[&service].listener(name);
+            let heir = Arc::new(old.heir(id, service, metrics, raw));
+            registry.listeners.insert(id, Arc::clone(&heir));
+            (old, heir)
+        };
+        let id = heir.id;
+        self.all(Command::HandOver(listener, heir)).await;
+        self.forget_metrics(&old);
+        Some(id)
     }
 
     /// Changes an open listener: see [`Listener::change`].
@@ -272,25 +297,36 @@ impl Gate {
         // From now on SYNs are dropped on purpose.
         closing.tell_drops();
         self.all(Command::Close(listener)).await;
+        self.forget_metrics(&closing);
+    }
+
+    /// Ends the series of a listener that is gone. One that has moved to another address goes on counting in the same.
+    fn forget_metrics(&self, gone: &SharedListener) {
         let registry = self.registry();
-        let name = closing.socket.name();
-        // One that has moved to another address goes on counting in the same series.
+        let name = gone.metrics.name();
         let moved = |other: &Arc<SharedListener>| {
-            other.service == closing.service && other.socket.name() == name
+            other.service == gone.service && other.metrics.name() == name
         };
-        if let Some(service) = registry.services.get(&closing.service)
+        if let Some(service) = registry.services.get(&gone.service)
             && !registry.listeners.values().any(moved)
         {
             service.remove_listener(name);
         }
     }
 
-    /// Makes a generation the one that new and pending connections go to; `None`: they wait.
+    /// Makes a generation the one that new and pending connections go to; `None`: they wait. The settings are the service's from
+    /// then on, time-outs and limits for the running connections too.
     ///
     /// When this has returned no worker leases another connection to any other generation of the service, and connects to
     /// others that hadn't completed are pending again.
-    pub async fn activate(&self, service: ServiceId, generation: Option<Arc<Generation>>) {
-        self.all(Command::Activate(service, generation)).await;
+    pub async fn activate(
+        &self,
+        service: ServiceId,
+        generation: Option<Arc<Generation>>,
+        settings: ServiceSettings,
+    ) {
+        self.all(Command::Activate(service, generation, Arc::new(settings)))
+            .await;
     }
 
     /// Holds a service, or lets it go. With `true` it returns when every connect under way has ended.

@@ -31,12 +31,14 @@ pub(crate) enum Command {
         Arc<ServiceSettings>,
     ),
     RemoveService(ServiceId),
-    Apply(ServiceId, Arc<ServiceSettings>),
     /// Register it and accept.
     Open(Arc<SharedListener>),
+    /// Let go of a listener, and open another that has its socket.
+    HandOver(ListenerId, Arc<SharedListener>),
     /// The first worker accepts until nothing is left, at most 1.2 s; the others let go at once.
     Close(ListenerId),
-    Activate(ServiceId, Option<Arc<Generation>>),
+    /// Both change at once: a connection that goes to a generation goes by its settings.
+    Activate(ServiceId, Option<Arc<Generation>>, Arc<ServiceSettings>),
     /// With `true`, acknowledged when no connect is under way.
     Hold(ServiceId, bool),
     Reset(ServiceId, u64, CloseReason),
@@ -125,7 +127,7 @@ pub(crate) struct Load {
 pub(crate) struct SharedListener {
     pub(crate) id: ListenerId,
     pub(crate) service: ServiceId,
-    pub(crate) socket: Listener,
+    pub(crate) socket: Arc<Listener>,
     pub(crate) metrics: Arc<syngate_metrics::Listener>,
     /// What it is until a generation says otherwise: see [`LocalListener::raw`](crate::worker::LocalListener::raw).
     pub(crate) raw: bool,
@@ -155,7 +157,7 @@ impl SharedListener {
     pub(crate) fn new(
         id: ListenerId,
         service: ServiceId,
-        socket: Listener,
+        socket: Arc<Listener>,
         metrics: Arc<syngate_metrics::Listener>,
         raw: bool,
     ) -> SharedListener {
@@ -169,6 +171,21 @@ impl SharedListener {
             paused: AtomicU8::new(Pause::NONE),
             error_pause: AtomicU32::new(0),
             drops: AtomicU64::new(0),
+        }
+    }
+
+    /// Another listener of the same socket: what the kernel has dropped there so far is this one's.
+    pub(crate) fn heir(
+        &self,
+        id: ListenerId,
+        service: ServiceId,
+        metrics: Arc<syngate_metrics::Listener>,
+        raw: bool,
+    ) -> SharedListener {
+        self.tell_drops();
+        SharedListener {
+            drops: AtomicU64::new(self.drops.load(Ordering::Relaxed)),
+            ..SharedListener::new(id, service, Arc::clone(&self.socket), metrics, raw)
         }
     }
 

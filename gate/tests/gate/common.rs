@@ -77,6 +77,7 @@ pub(crate) struct Fixture {
     pub(crate) listener: ListenerId,
     pub(crate) address: SocketAddr,
     pub(crate) workers: usize,
+    pub(crate) settings: ServiceSettings,
 }
 
 impl Fixture {
@@ -108,7 +109,7 @@ impl Fixture {
             pending_max,
         };
         let (gate, events) = Gate::start(&process, &metrics).unwrap();
-        let service = wait(gate.add_service("default", settings));
+        let service = wait(gate.add_service("default", settings.clone()));
         let address = match listener.address() {
             LocalAddress::Tcp(address) => *address,
             LocalAddress::Unix(_) => LOOPBACK,
@@ -122,6 +123,7 @@ impl Fixture {
             listener,
             address,
             workers,
+            settings,
         }
     }
 
@@ -140,9 +142,19 @@ impl Fixture {
     }
 
     pub(crate) fn activate(&self, generation: &Arc<Generation>) {
+        self.activate_with(generation, self.settings.clone());
+    }
+
+    pub(crate) fn activate_with(&self, generation: &Arc<Generation>, settings: ServiceSettings) {
+        let generation = Some(Arc::clone(generation));
+        wait(self.gate.activate(self.service, generation, settings));
+    }
+
+    /// Nothing is active any more.
+    pub(crate) fn deactivate(&self) {
         wait(
             self.gate
-                .activate(self.service, Some(Arc::clone(generation))),
+                .activate(self.service, None, self.settings.clone()),
         );
     }
 

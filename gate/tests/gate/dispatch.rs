@@ -147,7 +147,7 @@ fn after_a_crash_new_connections_wait_for_the_next_generation() {
     fixture.activate(&first);
     assert_eq!(ask(fixture.client(), b"x"), b"one x");
     wait(fixture.gate.backend_gone(fixture.service, &first));
-    wait(fixture.gate.activate(fixture.service, None));
+    fixture.deactivate();
     let waiting = fixture.client();
     fixture.until_pending(1);
     fixture.activate(&fixture.generation(2, echo("two ")));
@@ -163,7 +163,7 @@ fn what_a_dying_backend_resets_untouched_goes_to_the_next_generation() {
     fixture.activate(&first);
     let client = fixture.client();
     let (accepted, _) = listener.accept().unwrap();
-    wait(fixture.gate.activate(fixture.service, None));
+    fixture.deactivate();
     reset(&accepted);
     drop(accepted);
     fixture.until_pending(1);
@@ -297,7 +297,7 @@ fn two_kept_listeners_of_one_listener_get_equal_parts() {
         assert!(difference as usize <= workers, "{queues:?}");
         assert_eq!(queues.iter().sum::<u32>(), 200);
         // Their backend has died: what both have queued is taken over for the one public listener.
-        wait(fixture.gate.activate(fixture.service, None));
+        fixture.deactivate();
         wait(fixture.gate.backend_gone(fixture.service, &generation));
         for kept in &kept {
             wait(

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use syngate_gate::listener::{self, Address, KeptListener, LocalAddress, Options, Own};
-use syngate_gate::{ListenerId, Target};
+use syngate_gate::{Generation, ListenerId, Target};
 use syngate_metrics::{CloseReason, ConnectionState};
 
 use crate::common::{
     Fixture, LOOPBACK, ask, bind, descriptors_again, echo, in_a_child, no_more_descriptors,
-    options, settings, until, wait,
+    options, settings, tcp_endpoint, until, wait,
 };
 
 #[test]
@@ -30,6 +30,48 @@ fn a_closing_listener_loses_nobody() {
         fixture.until_empty();
         assert_eq!(fixture.stop().closed(CloseReason::Eof), 200);
     }
+}
+
+#[test]
+fn a_listener_that_is_handed_over_refuses_nobody() {
+    let fixture = Fixture::new(2, settings());
+    fixture.activate(&fixture.generation(1, echo("old ")));
+    let heir = wait(fixture.gate.add_service("heir", settings()));
+    let endpoints = vec![(None, vec![tcp_endpoint(echo("new "))])];
+    let generation = Generation::new(1, 2, endpoints, Vec::new());
+    wait(fixture.gate.activate(heir, Some(generation), settings()));
+    let old = fixture.client();
+    fixture.until_open(1);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut listener, mut to) = (fixture.listener, [heir, fixture.service]);
+            for _ in 0..51 {
+                let handed = fixture.gate.hand_over(listener, to[0], "public", false);
+                listener = wait(handed).unwrap();
+                to.reverse();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            let answer = ask(fixture.client(), b"x");
+            assert!(answer == b"old x" || answer == b"new x");
+        }
+    });
+    assert_eq!(ask(fixture.client(), b"x"), b"new x");
+    // The old one's connections are its own, and its listener isn't there any more.
+    wait(fixture.gate.close(fixture.listener));
+    let gone = fixture
+        .gate
+        .hand_over(fixture.listener, heir, "public", false);
+    assert_eq!(wait(gone), None);
+    assert_eq!(ask(old, b"x"), b"old x");
+    let text = fixture.metrics.encode();
+    let of = |service: &str, name: &str| {
+        text.contains(&format!("service=\"{service}\",listener=\"{name}\""))
+    };
+    assert!(of("heir", "public") && !of("default", "public") && !of("default", "l0"));
+    fixture.stop();
 }
 
 /// Who waits for the close may have the address at once, whoever looks at the listeners meanwhile.
@@ -189,7 +231,7 @@ fn a_removed_service_leaves_nothing_and_others_run_on() {
     // Commands for what has gone are acknowledged all the same.
     wait(fixture.gate.close(id));
     wait(fixture.gate.hold(other, true));
-    wait(fixture.gate.activate(other, None));
+    wait(fixture.gate.activate(other, None, settings()));
     wait(fixture.gate.remove_service(other));
     assert!(wait(fixture.gate.connections(other)).is_empty());
     assert_eq!(ask(held, b"x"), b"x");

@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use ppp::HeaderResult;
 use syngate_gate::listener::{Address, KeptListener, LocalAddress};
@@ -202,7 +204,7 @@ fn a_raw_listener_s_clients_send_the_header_themselves() {
         pending_max: 100,
     };
     let (gate, _events) = Gate::start(&process, &metrics).unwrap();
-    let service = wait(gate.add_service("default", both));
+    let service = wait(gate.add_service("default", both.clone()));
     let listener = bind(&Address::Tcp(LOOPBACK));
     let LocalAddress::Tcp(address) = *listener.address() else {
         unreachable!()
@@ -213,7 +215,7 @@ fn a_raw_listener_s_clients_send_the_header_themselves() {
     until("it waits", || gate.pending_connections() == 1);
     let endpoints = vec![(None, vec![tcp_endpoint(echo(""))])];
     let generation = Generation::new(1, 2, endpoints, vec!["l0".to_owned()]);
-    wait(gate.activate(service, Some(generation)));
+    wait(gate.activate(service, Some(generation), both));
     let sent = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nhello";
     assert_eq!(ask(early, sent), sent);
     for _ in 0..20 {
@@ -238,11 +240,36 @@ fn whether_a_listener_is_raw_changes_with_the_flip() {
     assert!(starts(fixture.client(), b"PROXY TCP4 "));
     fixture.activate(&raw);
     assert!(starts(fixture.client(), b"hello"));
-    wait(fixture.gate.activate(fixture.service, None));
+    fixture.deactivate();
     let waiting = fixture.client();
     fixture.until_pending(1);
     fixture.activate(&plain);
     assert!(starts(waiting, b"PROXY TCP4 "));
+    fixture.stop();
+}
+
+/// Each generation gets the header that it was made for, also one that is flipped back to, under connects without end.
+#[test]
+fn the_header_changes_with_the_flip() {
+    let fixture = Fixture::new(2, settings());
+    let plain = fixture.generation(1, echo("plain "));
+    let told = fixture.generation(2, echo("told "));
+    fixture.activate(&plain);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..100 {
+                fixture.activate_with(&told, sending(Version::V1));
+                fixture.activate_with(&plain, settings());
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            let answer = ask(fixture.client(), b"hello");
+            let fits = answer == b"plain hello" || answer.starts_with(b"told PROXY TCP4 ");
+            assert!(fits, "{}", answer.escape_ascii());
+        }
+    });
     fixture.stop();
 }
 

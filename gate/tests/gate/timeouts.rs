@@ -7,7 +7,7 @@ use std::time::Duration;
 use syngate_gate::ServiceSettings;
 use syngate_metrics::{CloseReason, PendingOutcome};
 
-use crate::common::{Fixture, LOOPBACK, rest, settings, until, wait};
+use crate::common::{Fixture, LOOPBACK, rest, settings, until};
 
 fn relayed(settings: ServiceSettings) -> (Fixture, TcpStream, TcpStream) {
     let fixture = Fixture::new(1, settings);
@@ -39,14 +39,11 @@ fn an_idle_connection_is_closed() {
 #[test]
 fn an_idle_timeout_that_is_set_later_is_heeded() {
     let (fixture, client, _backend) = relayed(settings());
-    let apply = fixture.gate.apply(
-        fixture.service,
-        ServiceSettings {
-            idle_timeout: Some(Duration::from_millis(100)),
-            ..settings()
-        },
-    );
-    wait(apply);
+    let hasty = ServiceSettings {
+        idle_timeout: Some(Duration::from_millis(100)),
+        ..settings()
+    };
+    fixture.activate_with(&fixture.generation(2, LOOPBACK), hasty);
     assert_eq!(rest(client), b"");
     assert_eq!(fixture.stop().closed(CloseReason::IdleTimeout), 1);
 }
