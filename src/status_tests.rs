@@ -16,6 +16,7 @@ fn generation(number: u64, state: GenerationState) -> GenerationStatus {
         connections: 220,
         endpoints: vec!["127.83.4.1:20001".into()],
         waits_for: None,
+        refused: None,
     }
 }
 
@@ -41,6 +42,7 @@ fn web() -> ServiceStatus {
                 age_seconds: 86_400.0 * 3.0 + 7200.0,
                 connections: 12,
                 waits_for: Some("12 connections".into()),
+                refused: None,
                 ..generation(9, GenerationState::Draining)
             },
             generation(12, GenerationState::Active),
@@ -52,6 +54,7 @@ fn web() -> ServiceStatus {
             seconds: 1.44,
         }),
         activated: None,
+        last_failure: None,
     }
 }
 
@@ -102,6 +105,7 @@ fn a_gate_that_holds_after_a_failure() {
         generations: vec![],
         listeners: vec![],
         activated: Some(vec!["10.0.0.1:80".into(), "10.0.0.2:80".into()]),
+        last_failure: None,
         last_reload: Some(LastReload {
             outcome: "start_failed".into(),
             message: "generation 13 ended with status 1 before it was ready, its last words: \x1b[31mcannot bind\x1b[0m to the address; nothing serves: connections are held".into(),

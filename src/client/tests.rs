@@ -92,6 +92,7 @@ fn a_status() -> Status {
         generations: vec![],
         last_reload: None,
         activated: None,
+        last_failure: None,
     };
     Status {
         version: "0.0.0".into(),

@@ -127,13 +127,16 @@ pub struct ListenerConfig {
 impl ListenerConfig {
     /// Whether both can be served by one open socket, on which the rest is changed.
     pub(crate) fn is_same_socket(&self, other: &ListenerConfig) -> bool {
+        self.name == other.name && self.has_address_of(other)
+    }
+
+    /// Whether a listener of another name, in another service, could have this one's socket.
+    pub(crate) fn has_address_of(&self, other: &ListenerConfig) -> bool {
         let is_tcp = matches!(
             self.address,
             listener::Address::Port(_) | listener::Address::Tcp(_)
         );
-        self.name == other.name
-            && self.address == other.address
-            && (!is_tcp || self.own.is_same_socket(&other.own))
+        self.address == other.address && (!is_tcp || self.own.is_same_socket(&other.own))
     }
 }
 

@@ -51,6 +51,8 @@ pub struct ServiceStatus {
     pub generations: Vec<GenerationStatus>,
     /// How the last run ended.
     pub last_reload: Option<LastReload>,
+    /// The last end or failed start of a generation.
+    pub last_failure: Option<Failure>,
     /// The addresses that `activate` put in place of the configuration's backend.
     pub activated: Option<Vec<String>>,
 }
@@ -103,6 +105,8 @@ pub struct GenerationStatus {
     pub endpoints: Vec<String>,
     /// What it waits for, while it drains: `min-ready`, `accept queue (3)`, `12 connections`, `SIGTERM sent`.
     pub waits_for: Option<String>,
+    /// Its endpoint that takes no connection, and why; `None`: all that were tried do.
+    pub refused: Option<String>,
 }
 
 /// How a run ended.
@@ -116,6 +120,17 @@ pub struct LastReload {
     pub at: f64,
     /// The run's length.
     pub seconds: f64,
+}
+
+/// A generation that couldn't be started, or ended when nobody wanted it to.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Failure {
+    /// Its number.
+    pub generation: u64,
+    /// One line for an operator: what happened and what served then.
+    pub message: String,
+    /// Seconds since 1970.
+    pub at: f64,
 }
 
 /// Answer to `GET /v1/services/NAME/connections`: one line each.

@@ -241,9 +241,10 @@ impl Rollout {
             }
             Some(number) => format!("generation {number} serves"),
             None if self.ending.is_some() => "the service ends".to_owned(),
-            None if self.recovery.wanted.is_some() => {
-                "nothing serves: connections are held until a new start succeeds".to_owned()
-            }
+            None if let Some(wanted) = &self.recovery.wanted => format!(
+                "nothing serves: each connection waits up to {:?} for a start that succeeds",
+                wanted.gate.pending_timeout
+            ),
             // It never came to open a port.
             None => "nothing serves, and its ports are closed".to_owned(),
         }

@@ -5,12 +5,15 @@
 //! theirs.
 
 mod calls;
+mod checks;
 mod context;
 mod generation;
 mod health;
 mod hear;
 mod listeners;
+mod loading;
 mod requests;
+mod servers;
 mod service;
 mod status;
 mod stop;
@@ -32,8 +35,7 @@ use crate::child::Spawner;
 use crate::config::{Config, ServiceConfig};
 use crate::handle::{self, Ask, Asked, Handle};
 use crate::haproxy::binary::Binaries;
-use crate::haproxy::{self, NotRead};
-use crate::launch::{self, Places};
+use crate::launch::Places;
 use crate::notify::Manager;
 use crate::rollout::Event;
 use crate::runtime_dir::RuntimeDir;
@@ -43,8 +45,8 @@ use context::{Context, Message};
 use service::Service;
 use stop::Stop;
 
+pub use checks::{CheckFailed, check};
 pub use context::Load;
-pub use watch::{CheckFailed, check};
 
 /// How often the loop looks after itself: watchdogs, readiness.
 const BEAT: Duration = Duration::from_secs(1);
@@ -152,6 +154,7 @@ impl Supervisor {
             origin: now,
             clean_up: TaskTracker::new(),
             closing: TaskTracker::new(),
+            leaving: Vec::new(),
             stopping: false,
         };
         let supervisor = Supervisor {
@@ -189,6 +192,7 @@ impl Supervisor {
         let mut beat = tokio::time::interval(BEAT.min(watchdog).max(LEAST_BEAT));
         loop {
             self.cx.loaded = None;
+            self.end_leaving().await;
             self.publish();
             if self.is_over() {
                 break;
@@ -197,7 +201,7 @@ impl Supervisor {
             tokio::select! {
                 Some(ask) = self.asked.asks.recv() => self.take(ask).await,
                 Some(message) = self.messages.recv() => self.receive(message).await,
-                Some(event) = self.gate_events.recv() => self.hear(&event),
+                Some(event) = self.gate_events.recv() => self.hear(event),
                 () = sleep_until(deadline) => self.tick().await,
                 _ = beat.tick() => self.beat(),
             }
@@ -216,7 +220,7 @@ impl Supervisor {
         }
         let mut early = Vec::new();
         let services = {
-            let mut checks = std::pin::pin!(check_all(&self.cx));
+            let mut checks = std::pin::pin!(checks::all(&self.cx));
             loop {
                 tokio::select! {
                     checked = &mut checks => break checked?,
@@ -258,6 +262,7 @@ impl Supervisor {
         let mut service = Service::new(&self.cx, metrics, config).await;
         service.rollout.count_from(last);
         service.late = late;
+        service.awaited = late;
         self.services.push(service);
     }
 
@@ -296,7 +301,9 @@ impl Supervisor {
             }
             Message::CheckSays(id, output) => {
                 if let Some(service) = self.services.iter_mut().find(|service| service.id == id) {
-                    service.step(&self.cx, None, "check", output);
+                    for line in output.lines() {
+                        service.step(&self.cx, None, "check", line.to_owned());
+                    }
                 }
             }
             Message::Started(id, number, started) => {
@@ -325,10 +332,16 @@ impl Supervisor {
                     service.feed(&mut self.cx, Event::Emptied).await;
                 }
             }
+            Message::HandedOver(id, listener) => {
+                self.cx.leaving.retain(|left| left.open.id != listener);
+                if let Some(service) = self.services.iter_mut().find(|service| service.id == id) {
+                    service.listeners.retain(|open| open.id != listener);
+                }
+            }
             Message::Open(id, run, config) => {
                 let service = self.services.iter_mut().find(|service| service.id == id);
                 if let Some(service) = service.filter(|service| service.rollout.opens(run)) {
-                    service.try_open(&mut self.cx, run, config).await;
+                    service.try_open(&self.cx, run, config);
                 }
             }
             Message::Close => self.close().await,
@@ -367,44 +380,6 @@ impl Supervisor {
             tracing::info!(service = service.name, "the service has ended");
         }
     }
-}
-
-/// The services, complete and checked. One whose HAProxy has no configuration yet stays as it is.
-async fn check_all(cx: &Context) -> Result<Vec<ServiceConfig>, StartError> {
-    let mut services = Vec::new();
-    for config in &cx.config.services {
-        let service = config.name.clone();
-        let refused = |why| StartError::Check {
-            service: service.clone(),
-            why,
-        };
-        launch::find_program(config)
-            .map_err(|why| StartError::System(format!("service {service}: {why}")))?;
-        let complete = match haproxy::read(config.clone(), &[], &cx.binaries, &cx.spawner).await {
-            Ok(complete) => complete,
-            Err(NotRead::Missing(file)) => {
-                let file = file.display();
-                tracing::warn!(
-                    service,
-                    "{file} doesn't exist yet: the first reload begins to serve"
-                );
-                services.push(config.clone());
-                continue;
-            }
-            Err(NotRead::Bad(why)) => return Err(refused(why)),
-        };
-        haproxy::warn(&complete, None);
-        let directory = cx.runtime_dir.path();
-        let checked = check(&complete, &cx.spawner, directory, directory).await;
-        checked.map_err(|failed| {
-            refused(match failed.output {
-                Some(output) => format!("{}\n{}", failed.why, output.trim_end()),
-                None => failed.why,
-            })
-        })?;
-        services.push(complete);
-    }
-    Ok(services)
 }
 
 #[cfg(test)]

@@ -130,6 +130,7 @@ fn status() -> Status {
         generations: vec![],
         last_reload: None,
         activated: None,
+        last_failure: None,
     };
     Status {
         version: "0.0.0".into(),

@@ -79,6 +79,8 @@ pub enum End {
     Exited {
         /// "exited with status 1".
         how: String,
+        /// With status 0, or by a signal that ends its drain.
+        as_asked: bool,
         /// The last line that it printed.
         last_line: Option<String>,
     },
@@ -92,10 +94,12 @@ impl End {
             End::Exited {
                 how,
                 last_line: None,
+                ..
             } => format!("generation {number} {how}{when}"),
             End::Exited {
                 how,
                 last_line: Some(line),
+                ..
             } => {
                 format!("generation {number} {how}{when}: {line}")
             }

@@ -172,8 +172,14 @@ impl Rollout {
             Life::Active => return self.crashed(&generation, end),
             Life::Draining(_) | Life::Stopping { .. } => {
                 self.leave(&generation);
-                let message = format!("{}; {}", end.tell(number, ""), self.serves());
                 let failed = generation.state() == GenerationState::Failed;
+                let told = match end {
+                    End::Exited { as_asked: true, .. } if !failed => {
+                        format!("generation {number} has ended")
+                    }
+                    end => end.tell(number, ""),
+                };
+                let message = format!("{told}; {}", self.serves());
                 return self.step(
                     Some(number),
                     if failed { "ended" } else { "drained" },

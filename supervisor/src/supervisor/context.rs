@@ -5,13 +5,14 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use syngate_gate::{Endpoints, Gate, ServiceId};
+use syngate_gate::{Endpoints, Gate, ListenerId, ServiceId};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::calls::Calls;
 use super::generation::Started;
+use super::listeners::Left;
 use crate::board::Board;
 use crate::child::Spawner;
 use crate::config::{Config, ServiceConfig};
@@ -38,6 +39,8 @@ pub(super) enum Message {
     Gone(Caller),
     /// The public listeners of a service that ends are closed, and nothing of it is pending.
     Emptied(ServiceId),
+    /// A listener of this service, which leaves, is another one's by now.
+    HandedOver(ServiceId, ListenerId),
     /// Bind the listeners of a run again: an address may be free by now.
     Open(ServiceId, u64, Arc<ServiceConfig>),
     /// `lame_duck` has passed.
@@ -65,6 +68,8 @@ pub(super) struct Context {
     pub(super) clean_up: TaskTracker,
     /// Public listeners that are being closed: their addresses are free in a moment.
     pub(super) closing: TaskTracker,
+    /// The open listeners of services that leave.
+    pub(super) leaving: Vec<Left>,
     /// The gate stops.
     pub(super) stopping: bool,
 }

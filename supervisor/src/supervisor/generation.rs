@@ -8,20 +8,21 @@ use nix::sys::signal::Signal;
 use syngate_gate::listener::KeptListener;
 use syngate_gate::{Endpoints, Generation, ListenerId, ServiceId, Target};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::context::{Context, Message};
+use super::servers;
 use crate::child::{Child, Spawner};
 use crate::config::{Backend, ServiceConfig};
+use crate::haproxy;
 use crate::haproxy::state::CarriedOver;
-use crate::launch::{self, Kept, Places, Site};
+use crate::launch::{Kept, Places, Site};
 use crate::protocol::GenerationState;
-use crate::readiness::{NotReady, Proof, Ready};
+use crate::readiness::NotReady;
+use crate::reaper::Exit;
 use crate::rollout::{End, Event};
 use crate::runtime_dir::GenerationDir;
-use crate::{dial, haproxy};
 
 /// Bound of taking over the states of servers.
 const STATES_WITHIN: Duration = Duration::from_secs(5);
@@ -41,6 +42,8 @@ pub(super) struct Live {
     /// When another one took its place.
     pub(super) replaced: Option<Instant>,
     pub(super) state: GenerationState,
+    /// An endpoint of it that takes no connection, and why.
+    pub(super) refused: Option<String>,
     /// Known once it is ready.
     pub(super) gate: Option<Arc<Generation>>,
     pub(super) queue_watch: Option<AbortOnDropHandle<()>>,
@@ -58,10 +61,10 @@ pub(super) struct Live {
 
 /// Where a generation's start says how it goes.
 #[derive(Clone)]
-struct Report {
+pub(super) struct Report {
     messages: mpsc::UnboundedSender<Message>,
     service: ServiceId,
-    number: u64,
+    pub(super) number: u64,
 }
 
 impl Report {
@@ -70,7 +73,7 @@ impl Report {
         let _ = self.messages.send(message);
     }
 
-    fn event(&self, event: Event) {
+    pub(super) fn event(&self, event: Event) {
         self.send(Message::Event(self.service, event));
     }
 
@@ -78,7 +81,7 @@ impl Report {
         self.event(Event::Ended(self.number, End::NotStarted(why)));
     }
 
-    fn ready(&self, endpoints: io::Result<Endpoints>) {
+    pub(super) fn ready(&self, endpoints: io::Result<Endpoints>) {
         match endpoints {
             Ok(endpoints) => self.send(Message::Ready(self.service, self.number, endpoints)),
             Err(error) => {
@@ -88,11 +91,14 @@ impl Report {
         }
     }
 
-    fn not_ready(&self, error: NotReady) {
-        let why = match error {
+    pub(super) fn not_ready(&self, error: NotReady, last_line: Option<String>) {
+        let mut why = match error {
             NotReady::InTime { within, why } => format!("{why} (for {:.1}s)", within.as_secs_f64()),
             other => other.to_string(),
         };
+        if let Some(line) = last_line {
+            why = format!("{why}; its last line: {line}");
+        }
         self.event(Event::NotReady(self.number, why));
     }
 }
@@ -115,9 +121,11 @@ impl Live {
         };
         let inherited = kept.clone().unwrap_or_default();
         let task = match &config.backend {
-            Backend::Addresses(_) => {
-                tokio::spawn(addresses(report, Arc::clone(&config), cx.spawner.clone()))
-            }
+            Backend::Addresses(_) => tokio::spawn(servers::ready(
+                report,
+                Arc::clone(&config),
+                cx.spawner.clone(),
+            )),
             Backend::Command { .. } | Backend::Haproxy(_) => {
                 match cx.runtime_dir.generation(&config.name, number) {
                     Ok(directory) => {
@@ -144,6 +152,7 @@ impl Live {
             started: None,
             replaced: None,
             state: GenerationState::Starting,
+            refused: None,
             gate: None,
             queue_watch: None,
             watch_leases: false,
@@ -290,7 +299,7 @@ async fn process(report: Report, begin: Begin) {
         ready = ready => {
             match ready {
                 Ok(way) => report.ready(ways.endpoints(way)),
-                Err(error) => report.not_ready(error),
+                Err(error) => report.not_ready(error, output.last_lines(1).pop()),
             }
             exited.await
         }
@@ -300,10 +309,13 @@ async fn process(report: Report, begin: Begin) {
         _ => None,
     };
     let last_line = last_line.or_else(|| output.last_lines(1).pop());
+    let signals = config.drain_signal.into_iter().chain([config.stop_signal]);
+    let asked = |signal| exit == Exit::Signal(signal as i32);
     report.event(Event::Ended(
         number,
         End::Exited {
             how: exit.to_string(),
+            as_asked: exit.success() || signals.into_iter().any(asked),
             last_line,
         },
     ));
@@ -327,88 +339,6 @@ async fn take_over_states(service: &str, generation: u64, older: &Target, new: &
                 "states of servers couldn't be taken over: {error}"
             );
         }
-    }
-}
-
-/// Waits until servers that somebody else runs are ready.
-async fn addresses(report: Report, config: Arc<ServiceConfig>, spawner: Spawner) {
-    let Backend::Addresses(backends) = &config.backend else {
-        return;
-    };
-    let addresses = match launch::addresses(backends).await {
-        Ok(addresses) => addresses,
-        Err(why) => return report.event(Event::NotReady(report.number, why)),
-    };
-    let groups = addresses.iter().map(|(_, group)| group.clone()).collect();
-    if let Err(error) = ready(&config, groups, spawner).await {
-        return report.not_ready(error);
-    }
-    report.ready(launch::endpoints(addresses));
-}
-
-/// Every listener has a server that is ready.
-async fn ready(
-    config: &ServiceConfig,
-    groups: Vec<Vec<Target>>,
-    spawner: Spawner,
-) -> Result<(), NotReady> {
-    if let Ready::Exec(argv) = &config.ready {
-        let proof = Proof::Exec {
-            spawner,
-            argv: argv.clone(),
-            env: Vec::new(),
-        };
-        return proof.wait(config.ready_timeout).await;
-    }
-    let hello = launch::hello(config);
-    for group in groups {
-        let mut proofs = JoinSet::new();
-        for endpoint in group {
-            let hello = hello.clone();
-            let proof = match &config.ready {
-                Ready::Http(path) => Proof::Http {
-                    endpoint,
-                    hello,
-                    path: path.clone(),
-                },
-                _ => Proof::Connect {
-                    endpoints: vec![endpoint],
-                    hello,
-                },
-            };
-            proofs.spawn(proof.wait(config.ready_timeout));
-        }
-        let mut result = Ok(());
-        while let Some(Ok(proof)) = proofs.join_next().await {
-            result = proof;
-            if result.is_ok() {
-                break;
-            }
-        }
-        result?;
-    }
-    Ok(())
-}
-
-/// Returns when some endpoint of the active generation takes a connection.
-pub(super) async fn answers(
-    mut active: tokio::sync::watch::Receiver<Option<Arc<Generation>>>,
-    hello: Vec<u8>,
-) {
-    loop {
-        let targets: Vec<_> = match &*active.borrow_and_update() {
-            Some(generation) => generation
-                .all_endpoints()
-                .map(|endpoint| endpoint.target.clone())
-                .collect(),
-            None => Vec::new(),
-        };
-        for target in targets {
-            if dial::greet(&target, &hello).await.is_ok() {
-                return;
-            }
-        }
-        tokio::time::sleep(crate::readiness::CONNECT_AGAIN).await;
     }
 }
 

@@ -11,15 +11,14 @@ use super::Supervisor;
 const LACK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Supervisor {
-    pub(super) fn hear(&mut self, event: &Event) {
-        let find = |id: &ServiceId| self.services.iter().find(|service| service.id == *id);
+    pub(super) fn hear(&mut self, event: Event) {
         match event {
             Event::Released {
                 service,
                 generation,
             } => {
-                if let Some(service) = find(service) {
-                    service.released(&self.cx, *generation);
+                if let Some(service) = self.services.iter().find(|one| one.id == service) {
+                    service.released(&self.cx, generation);
                 }
             }
             Event::Refused {
@@ -27,12 +26,12 @@ impl Supervisor {
                 generation,
                 why,
             } => {
-                let name = find(service).map(|service| service.name.as_str());
                 tracing::warn!(
-                    service = name,
+                    service = self.name_of(service),
                     generation,
                     "an endpoint takes no connection: {why}; its connections wait"
                 );
+                self.set_refused(service, generation, Some(why));
             }
             Event::Lacks {
                 service,
@@ -42,9 +41,8 @@ impl Supervisor {
                 if self.lack_told.is_some_and(|at| at.elapsed() < LACK_AGAIN) {
                     return;
                 }
-                let name = find(service).map(|service| service.name.as_str());
                 tracing::warn!(
-                    service = name,
+                    service = self.name_of(service),
                     generation,
                     "the gate can't connect to an endpoint: {why}; connections wait: raise the limit of open files, or lower max_connections"
                 );
@@ -54,13 +52,25 @@ impl Supervisor {
                 service,
                 generation,
             } => {
-                let name = find(service).map(|service| service.name.as_str());
                 tracing::info!(
-                    service = name,
+                    service = self.name_of(service),
                     generation,
                     "the endpoint takes connections again"
                 );
+                self.set_refused(service, generation, None);
             }
+        }
+    }
+
+    fn name_of(&self, id: ServiceId) -> Option<&str> {
+        let service = self.services.iter().find(|service| service.id == id)?;
+        Some(&service.name)
+    }
+
+    fn set_refused(&mut self, id: ServiceId, generation: u64, why: Option<String>) {
+        let service = self.services.iter_mut().find(|service| service.id == id);
+        if let Some(live) = service.and_then(|service| service.lives.get_mut(&generation)) {
+            live.refused = why;
         }
     }
 }

@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use syngate_gate::ListenerId;
 use syngate_gate::accept_queue::Reader;
 use syngate_gate::listener::{self, BindError, Listener, Options};
+use syngate_gate::{ListenerId, ServiceId};
 use syngate_metrics::ConnectionState::{Connecting, Greeting, Pending};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -25,10 +25,24 @@ const BIND_AGAIN: Duration = Duration::from_millis(10);
 pub(super) struct Bound {
     pub(super) config: ListenerConfig,
     options: Options,
-    socket: Listener,
+    socket: Origin,
+}
+
+enum Origin {
+    New(Listener),
+    /// Of a service that leaves: handed over at the flip, so that a client always finds it open.
+    Leaving(Left),
+}
+
+/// A listener of a service that leaves.
+#[derive(Clone)]
+pub(super) struct Left {
+    pub(super) service: ServiceId,
+    pub(super) open: Open,
 }
 
 /// A public listener that accepts.
+#[derive(Clone)]
 pub(super) struct Open {
     pub(super) config: ListenerConfig,
     options: Options,
@@ -47,7 +61,7 @@ impl Service {
                 continue;
             }
             let options = options(cx, config, listener);
-            for socket in bind(cx, listener, &options, &self.listeners)? {
+            for socket in origins(cx, listener, &options, &self.listeners)? {
                 self.bound.push(Bound {
                     config: listener.clone(),
                     options: options.clone(),
@@ -59,12 +73,7 @@ impl Service {
     }
 
     /// Binds what is new for a run. An address that a listener on its way out still has is waited for.
-    pub(super) async fn try_open(
-        &mut self,
-        cx: &mut Context,
-        run: u64,
-        config: Arc<ServiceConfig>,
-    ) {
+    pub(super) fn try_open(&mut self, cx: &Context, run: u64, config: Arc<ServiceConfig>) {
         let result = self.bind(cx, &config);
         if result.is_err() && !cx.closing.is_empty() {
             let (messages, id) = (cx.messages.clone(), self.id);
@@ -74,33 +83,76 @@ impl Service {
             });
             return;
         }
-        if result.is_ok() {
-            cx.gate.apply(self.id, config.gate.clone()).await;
-        }
         cx.event(self.id, Event::Opened(run, result));
     }
 
-    /// What is bound begins to accept.
+    /// What is bound begins to accept. A service that leaves opens nothing any more.
     pub(super) async fn open(&mut self, cx: &Context) {
-        for bound in std::mem::take(&mut self.bound) {
+        let bound = std::mem::take(&mut self.bound);
+        for bound in bound.into_iter().filter(|_| !self.leaving) {
             let Bound {
                 config,
                 options,
                 socket,
             } = bound;
-            let address = socket.address().to_string();
-            let queue = socket.queue(&mut Reader::new());
-            let backlog = queue.map_or(0, |queue| queue.max);
-            tracing::info!(service = self.name, listener = config.name, %address, family = %socket.family(), backlog, "listening");
-            let id = cx.gate.open(self.id, socket, config.raw).await;
-            self.opened.push(config.clone());
-            self.listeners.push(Open {
-                config,
-                options,
-                id,
-                address,
-            });
+            let open = match socket {
+                Origin::New(socket) => self.open_new(cx, config, options, socket).await,
+                Origin::Leaving(left) => match self.take_over(cx, config, options, left).await {
+                    Some(open) => open,
+                    None => continue,
+                },
+            };
+            self.listeners.push(open);
         }
+    }
+
+    async fn open_new(
+        &self,
+        cx: &Context,
+        config: ListenerConfig,
+        options: Options,
+        socket: Listener,
+    ) -> Open {
+        let address = socket.address().to_string();
+        let queue = socket.queue(&mut Reader::new());
+        let backlog = queue.map_or(0, |queue| queue.max);
+        tracing::info!(service = self.name, listener = config.name, %address, family = %socket.family(), backlog, "listening");
+        let id = cx.gate.open(self.id, socket, config.raw).await;
+        Open {
+            config,
+            options,
+            id,
+            address,
+        }
+    }
+
+    /// `None`: the service that had it has come to its end meanwhile.
+    async fn take_over(
+        &self,
+        cx: &Context,
+        config: ListenerConfig,
+        options: Options,
+        left: Left,
+    ) -> Option<Open> {
+        let Left { service, open } = left;
+        let (name, raw) = (&config.name, config.raw);
+        let id = cx.gate.hand_over(open.id, self.id, name, raw).await?;
+        cx.send(Message::HandedOver(service, open.id));
+        if let Err(error) = cx.gate.change(id, &open.options, &options) {
+            tracing::warn!(service = self.name, listener = name, %error, "the open listener isn't changed");
+        }
+        tracing::info!(
+            service = self.name,
+            listener = name,
+            address = open.address,
+            "listening in place of a service that leaves"
+        );
+        Some(Open {
+            config,
+            options,
+            id,
+            address: open.address,
+        })
     }
 
     /// The open sockets get what the configuration of the active generation asks of them, as far as an open one can be changed.
@@ -125,10 +177,9 @@ impl Service {
         }
     }
 
-    /// A run has ended: what it opened and doesn't need is closed, or what isn't needed any more. A failed one whose start is
-    /// tried again needs its listeners: their clients wait.
-    pub(super) async fn keep_wanted(&mut self, cx: &Context, success: bool) {
-        let in_force = Arc::clone(self.rollout.config());
+    /// A run has ended: what is active, or is to be as soon as its start succeeds, has its listeners, whose clients may wait; all
+    /// others are closed.
+    pub(super) async fn keep_wanted(&mut self, cx: &Context) {
         let wanted = self.rollout.wanted().cloned();
         let is_wanted = |listener: &ListenerConfig| {
             wanted
@@ -137,13 +188,8 @@ impl Service {
         };
         self.bound.retain(|bound| is_wanted(&bound.config));
         self.open(cx).await;
-        let opened = std::mem::take(&mut self.opened);
-        let stays = |open: &Open| match success {
-            true => in_force.has_socket(&open.config),
-            false => !opened.contains(&open.config) || is_wanted(&open.config),
-        };
-        let closing: Vec<Open> = self.listeners.extract_if(.., |open| !stays(open)).collect();
-        close(cx, closing);
+        let stray = |open: &mut Open| !is_wanted(&open.config);
+        close(cx, self.listeners.extract_if(.., stray).collect());
     }
 
     /// Closes the public listeners, waits until nothing is pending or `end`, and says so.
@@ -192,6 +238,23 @@ fn options(cx: &Context, config: &ServiceConfig, listener: &ListenerConfig) -> O
         v6only: v4_stands_beside(cx, config, listener),
         own: listener.own.clone(),
     }
+}
+
+/// Where a listener's sockets come from: a service that leaves, or they are bound.
+fn origins(
+    cx: &Context,
+    listener: &ListenerConfig,
+    options: &Options,
+    open: &[Open],
+) -> Result<Vec<Origin>, String> {
+    let left = cx.leaving.iter();
+    let left = left.filter(|left| left.open.config.has_address_of(listener));
+    let left: Vec<Origin> = left.cloned().map(Origin::Leaving).collect();
+    if !left.is_empty() {
+        return Ok(left);
+    }
+    let bound = bind(cx, listener, options, open)?;
+    Ok(bound.into_iter().map(Origin::New).collect())
 }
 
 /// The sockets of a listener: one, or all inherited ones of its name. `open` are those that the service has.

@@ -4,6 +4,7 @@ use tokio::sync::mpsc;
 
 use super::Supervisor;
 use super::calls::done;
+use super::listeners::Left;
 use super::service::Service;
 use crate::config::ServiceConfig;
 use crate::protocol::{Line, Request};
@@ -97,34 +98,35 @@ impl Supervisor {
         if let Ok(config) = self.cx.load() {
             self.follow(config.services).await;
         }
-        let going_on = self.services.iter().filter(|service| !service.removed);
+        let stays = |service: &&Service| !service.removed && !service.leaving;
+        let going_on = self.services.iter().filter(stays);
         let names = going_on.map(|service| service.name.clone()).collect();
         let caller = self.cx.call(lines, names);
         let request = rollout::Request::Reload { all: true, drained };
-        for service in self.services.iter_mut().filter(|service| !service.removed) {
+        let stays = |service: &&mut Service| !service.removed && !service.leaving;
+        for service in self.services.iter_mut().filter(stays) {
             service
                 .feed(&mut self.cx, Event::Request(caller, request.clone()))
                 .await;
         }
     }
 
-    /// Ends the services that aren't wanted any more, and adds those that are new.
+    /// Adds the services that are new. Those that aren't wanted any more leave, but serve until all new ones do: a new one may be
+    /// one of them under another name, and its start may fail.
     async fn follow(&mut self, wanted: Vec<ServiceConfig>) {
-        for service in &mut self.services {
-            let stays = wanted.iter().any(|other| other.name == service.name);
-            if !stays && !service.removed {
-                service.removed = true;
-                self.numbers
-                    .insert(service.name.clone(), service.rollout.last_number());
-                let timeout = service.rollout.config().drain_timeout;
-                let until = timeout.map(|timeout| self.cx.now() + timeout);
-                let grace = service.rollout.config().stop_timeout;
-                service.empty(&self.cx, until.map(|until| self.cx.origin + until));
-                service
-                    .feed(&mut self.cx, Event::Shutdown { until, grace })
-                    .await;
-            }
+        for service in self.services.iter_mut().filter(|one| !one.removed) {
+            service.leaving = !wanted.iter().any(|other| other.name == service.name);
         }
+        let leaving = self.services.iter().filter(|service| service.leaving);
+        self.cx.leaving = leaving
+            .flat_map(|service| {
+                let open = service.listeners.iter().cloned();
+                open.map(|open| Left {
+                    service: service.id,
+                    open,
+                })
+            })
+            .collect();
         for config in &wanted {
             let here = |service: &Service| service.name == config.name && !service.removed;
             if !self.services.iter().any(here) {
@@ -134,5 +136,46 @@ impl Supervisor {
             }
         }
         self.cx.config.services = wanted;
+        let awaited: Vec<&str> = self.awaited().map(|one| one.name.as_str()).collect();
+        if awaited.is_empty() {
+            return;
+        }
+        for service in self.services.iter().filter(|one| one.leaving) {
+            tracing::info!(
+                service = service.name,
+                "the service isn't in the configuration any more: it ends when {} serves",
+                awaited.join(", ")
+            );
+        }
+    }
+
+    /// The services for which those that leave wait.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = &Service> {
+        let waits = |one: &&Service| one.awaited && !one.leaving && !one.removed;
+        self.services.iter().filter(waits)
+    }
+
+    /// Ends the services that leave, once those that came serve.
+    pub(super) async fn end_leaving(&mut self) {
+        if self.stop.is_some()
+            || !self.services.iter().any(|one| one.leaving)
+            || self.awaited().next().is_some()
+        {
+            return;
+        }
+        for service in self.services.iter_mut().filter(|one| one.leaving) {
+            service.leaving = false;
+            service.removed = true;
+            self.numbers
+                .insert(service.name.clone(), service.rollout.last_number());
+            let timeout = service.rollout.config().drain_timeout;
+            let until = timeout.map(|timeout| self.cx.now() + timeout);
+            let grace = service.rollout.config().stop_timeout;
+            service.empty(&self.cx, until.map(|until| self.cx.origin + until));
+            service
+                .feed(&mut self.cx, Event::Shutdown { until, grace })
+                .await;
+        }
+        self.cx.leaving.clear();
     }
 }

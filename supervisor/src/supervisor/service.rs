@@ -10,19 +10,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::context::{Context, Message, wall_clock};
+use super::context::{Context, wall_clock};
 use super::generation::Live;
 use super::listeners::{Bound, Open};
-use crate::config::{Backend, BackendAddress, ListenerConfig, ServiceConfig};
-use crate::haproxy;
-use crate::protocol::{GenerationState, LastReload, Step};
-use crate::rollout::{Action, Event, Rollout, Source, Time};
-
-/// The addresses that `activate` put in place of the file's backend, until the file says something new.
-struct Activated {
-    file: Backend,
-    backends: Vec<BackendAddress>,
-}
+use super::loading::Activated;
+use crate::config::ServiceConfig;
+use crate::protocol::{Failure, GenerationState, LastReload, Step};
+use crate::rollout::{Action, Event, Rollout, Time};
 
 pub(super) struct Service {
     pub(super) id: ServiceId,
@@ -31,6 +25,7 @@ pub(super) struct Service {
     pub(super) metrics: Arc<syngate_metrics::Service>,
     pub(super) listeners: Vec<Open>,
     pub(super) last_reload: Option<LastReload>,
+    pub(super) last_failure: Option<Failure>,
     /// Its first run has ended, however.
     pub(super) begun: bool,
     /// It has had an active generation.
@@ -39,16 +34,18 @@ pub(super) struct Service {
     pub(super) idle_since: Instant,
     /// It came with a reload: until it serves, the gate is as ready as without it.
     pub(super) late: bool,
-    /// It isn't in the configuration any more.
+    /// It came with a reload and hasn't served yet: the services that this reload ends serve until it does.
+    pub(super) awaited: bool,
+    /// It isn't in the configuration any more, and serves on.
+    pub(super) leaving: bool,
+    /// It isn't in the configuration any more, and ends.
     pub(super) removed: bool,
     pub(super) lives: BTreeMap<u64, Live>,
     /// Bound by the run, not accepting yet.
     pub(super) bound: Vec<Bound>,
-    /// Opened by the run: closed again if it fails.
-    pub(super) opened: Vec<ListenerConfig>,
-    activated: Option<Activated>,
+    pub(super) activated: Option<Activated>,
     /// What the run that goes on would put there.
-    activating: Option<Activated>,
+    pub(super) activating: Option<Activated>,
     pub(super) active: watch::Sender<Option<Arc<Generation>>>,
     /// When the run began that goes on or was the last, or somebody asked for something since.
     run_began: Instant,
@@ -75,14 +72,16 @@ impl Service {
             metrics,
             listeners: Vec::new(),
             last_reload: None,
+            last_failure: None,
             begun: false,
             served: false,
             idle_since: now,
             late: false,
+            awaited: false,
+            leaving: false,
             removed: false,
             lives: BTreeMap::new(),
             bound: Vec::new(),
-            opened: Vec::new(),
             activated: None,
             activating: None,
             active: watch::Sender::new(None),
@@ -143,7 +142,7 @@ impl Service {
             }
             Action::Check(run, config) => self.begin_check(cx, run, config),
             Action::CancelCheck => self.check = None,
-            Action::Open(run, config) => self.try_open(cx, run, config).await,
+            Action::Open(run, config) => self.try_open(cx, run, config),
             Action::Start {
                 generation,
                 config,
@@ -197,90 +196,6 @@ impl Service {
         }
     }
 
-    /// The configuration of a run that begins now.
-    fn load(&mut self, cx: &mut Context, source: Source) -> Result<ServiceConfig, String> {
-        let file = match source {
-            Source::File { all } => {
-                let config = cx.load()?;
-                let found = config
-                    .services
-                    .into_iter()
-                    .find(|service| service.name == self.name);
-                let mut found = found.ok_or_else(|| {
-                    format!(
-                        "service {} isn't in the configuration: reload without a name to end it",
-                        self.name
-                    )
-                })?;
-                if !all && !matches!(found.backend, Backend::Haproxy(_)) {
-                    found.listeners = self
-                        .listeners
-                        .iter()
-                        .map(|open| open.config.clone())
-                        .collect();
-                    // A listener may have several inherited sockets.
-                    found.listeners.dedup();
-                }
-                found
-            }
-            Source::Addresses(backends) => {
-                let mut config = ServiceConfig::clone(self.rollout.config());
-                let file = match &self.activated {
-                    Some(activated) => activated.file.clone(),
-                    None => config.backend,
-                };
-                config.backend = Backend::Addresses(backends.clone());
-                config.backends_fit()?;
-                self.activating = Some(Activated { file, backends });
-                return Ok(config);
-            }
-        };
-        let config = self.keep_activated(file);
-        config.backends_fit()?;
-        Ok(config)
-    }
-
-    /// Completes a configuration by what HAProxy's own says now, which takes a moment.
-    fn read(&self, cx: &Context, run: u64, config: Result<ServiceConfig, String>) {
-        let config = match config {
-            Ok(config) if !config.is_complete() => config,
-            other => return cx.event(self.id, Event::Loaded(run, other.map(Arc::new))),
-        };
-        let (messages, id) = (cx.messages.clone(), self.id);
-        let (binaries, spawner) = (cx.binaries.clone(), cx.spawner.clone());
-        let before = Arc::clone(self.rollout.config());
-        let open: Vec<ListenerConfig> = self
-            .listeners
-            .iter()
-            .map(|one| one.config.clone())
-            .collect();
-        tokio::spawn(async move {
-            let read = haproxy::read(config, &open, &binaries, &spawner).await;
-            let config = read.map(Arc::new).map_err(String::from);
-            if let Ok(config) = &config {
-                haproxy::warn(config, Some(&before));
-            }
-            let _ = messages.send(Message::Event(id, Event::Loaded(run, config)));
-        });
-    }
-
-    /// `activate` counts until the file's backend changes, or HAProxy is reloaded.
-    fn keep_activated(&mut self, mut config: ServiceConfig) -> ServiceConfig {
-        match &self.activated {
-            Some(activated) if activated.file == config.backend => {
-                config.backend = Backend::Addresses(activated.backends.clone());
-            }
-            _ => self.activated = None,
-        }
-        config
-    }
-
-    /// What `activate` put in place of the configuration's backend.
-    pub(super) fn activated(&self) -> Option<Vec<String>> {
-        let activated = self.activated.as_ref()?;
-        Some(activated.backends.iter().map(ToString::to_string).collect())
-    }
-
     async fn activate(&mut self, cx: &mut Context, number: Option<u64>) {
         let began = Instant::now();
         for live in self
@@ -301,10 +216,18 @@ impl Service {
         let config = live.as_ref().map(|live| Arc::clone(&live.config));
         let generation = live.and_then(|live| live.gate.clone());
         self.idle_since = began;
-        self.served |= generation.is_some();
+        if generation.is_some() {
+            self.served = true;
+            self.awaited = false;
+        }
         self.metrics.set_active(number.unwrap_or(0));
         self.active.send_replace(generation.clone());
-        cx.gate.activate(self.id, generation).await;
+        // What is to be active next says how long its clients may wait.
+        let in_force = config.as_ref().or(self.rollout.wanted());
+        let settings = &in_force.unwrap_or(self.rollout.config()).gate;
+        cx.gate
+            .activate(self.id, generation, settings.clone())
+            .await;
         if let Some(live) = number.and_then(|number| self.lives.get(&number)) {
             live.publish();
         }
@@ -352,8 +275,24 @@ impl Service {
         live.forget(cx, &listeners);
     }
 
-    pub(super) fn step(&self, cx: &Context, generation: Option<u64>, step: &str, message: String) {
+    pub(super) fn step(
+        &mut self,
+        cx: &Context,
+        generation: Option<u64>,
+        step: &str,
+        message: String,
+    ) {
+        if let ("failed" | "ended", Some(generation)) = (step, generation) {
+            self.last_failure = Some(Failure {
+                generation,
+                message: message.clone(),
+                at: wall_clock(),
+            });
+        }
         match step {
+            "failed" if self.rollout.active().is_none() => {
+                tracing::error!(service = self.name, generation, step, "{message}");
+            }
             "failed" | "reset" => {
                 tracing::warn!(service = self.name, generation, step, "{message}");
             }
@@ -382,8 +321,7 @@ impl Service {
         if outcome == ReloadOutcome::Success && activating.is_some() {
             self.activated = activating;
         }
-        self.keep_wanted(cx, outcome == ReloadOutcome::Success)
-            .await;
+        self.keep_wanted(cx).await;
         self.last_reload = Some(LastReload {
             outcome: outcome.to_string(),
             message,

@@ -56,6 +56,7 @@ impl Supervisor {
                     .map(generation::places)
                     .unwrap_or_default(),
                 waits_for,
+                refused: live.refused.clone(),
             })
         });
         let listener = |open: &Open| {
@@ -68,15 +69,20 @@ impl Supervisor {
                 drops,
             }
         };
+        let leaves = service.leaving.then(|| {
+            let awaited: Vec<&str> = self.awaited().map(|one| one.name.as_str()).collect();
+            format!("ends when {} serves", awaited.join(", "))
+        });
         ServiceStatus {
             name: service.name.clone(),
             listeners: service.listeners.iter().map(listener).collect(),
             active: service.rollout.active(),
             held: service.rollout.held(),
             pending: service.metrics.open(ConnectionState::Pending),
-            running: service.rollout.running(),
+            running: service.rollout.running().or(leaves),
             generations: generations.collect(),
             last_reload: service.last_reload.clone(),
+            last_failure: service.last_failure.clone(),
             activated: service.activated(),
         }
     }

@@ -82,6 +82,7 @@ pub(super) fn activate(port: u16) -> Request {
 pub(super) fn exited(status: i32) -> End {
     End::Exited {
         how: format!("exited with status {status}"),
+        as_asked: status == 0,
         last_line: Some("no luck".into()),
     }
 }
