@@ -335,7 +335,7 @@ async fn failures_leave_the_old_generation_serving() {
                     "echo no good; exit 3".into(),
                 ]);
             },
-            "reload failed: the check exited with status 3: no good; generation 1 serves",
+            "reload failed: the check `sh -c 'echo no good; exit 3'` exited with status 3: no good; generation 1 serves",
         ),
         (
             |service| {
@@ -639,7 +639,10 @@ async fn a_first_start_that_cannot_be_is_none() {
         .unwrap_err();
     assert_eq!(
         (error.exit_code(), error.to_string()),
-        (78, "service default: the check exited with status 1".into())
+        (
+            78,
+            "service default: the check `false` exited with status 1".into()
+        )
     );
 
     let missing = service(vec!["no-such-command".to_owned(), "{socket}".to_owned()]);

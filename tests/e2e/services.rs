@@ -1,7 +1,8 @@
 //! A file with several services: what comes, goes, moves and comes back with a reload.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::common::backend::{self, Hop};
@@ -62,7 +63,7 @@ fn a_new_service_that_cannot_start_concerns_no_other() {
     write(&gate, &[service("one", one, ""), bad]);
     let done = gate.run(["reload"]);
     done.expect_code(4)
-        .expect_words(&["connections are held until a new start succeeds"]);
+        .expect_words(&["each connection waits up to 30s for a start that succeeds"]);
     assert_eq!(gate.ask("/readyz").expect("an answer").status, 200);
     let client = thread::spawn(move || http::get(two, "/generation"));
     wait_until("it waits", || {
@@ -110,7 +111,7 @@ fn a_listener_moves_to_another_address_and_counts_on() {
         write(&gate, &[service("one", address, "")]);
         gate.reload();
         wait_until("the old port is closed", || {
-            std::net::TcpStream::connect(before).is_err()
+            TcpStream::connect(before).is_err()
         });
         generation(address);
         let series = [("service", "one"), ("listener", "l0")];
@@ -136,14 +137,7 @@ fn a_service_comes_back_while_the_old_one_drains() {
     write(&gate, &[service("one", one, ""), service("two", two, "")]);
     gate.reload();
     assert_eq!(generation(two), "2");
-    let status = gate.status_json();
-    let names: Vec<_> = status["services"]
-        .as_array()
-        .expect("services")
-        .iter()
-        .map(|service| service["name"].as_str().expect("a name"))
-        .collect();
-    assert_eq!(names, ["one", "two", "two"]);
+    assert_eq!(names(&gate), ["one", "two", "two"]);
     // The old connection is the old process's to its end.
     send(
         &old,
@@ -152,11 +146,7 @@ fn a_service_comes_back_while_the_old_one_drains() {
     let (answers, _) = read_all(&old);
     assert!(answers.ends_with(b"1"), "{}", answers.escape_ascii());
     drop(old);
-    wait_until("the old one has ended", || {
-        gate.status_json()["services"]
-            .as_array()
-            .is_some_and(|services| services.len() == 2)
-    });
+    wait_until("the old one has ended", || names(&gate) == ["one", "two"]);
     assert_eq!(generation(two), "2");
     assert!(
         gate.metrics()
@@ -166,17 +156,94 @@ fn a_service_comes_back_while_the_old_one_drains() {
     gate.run(["reload", "two"]).expect_code(0);
 }
 
-/// Under another name it has the port as soon as the old one has closed it.
+/// Under another name it takes the port over, and no client finds that closed.
 #[test]
 fn a_service_gets_another_name() {
     let net = Net::new();
     let address = net.free_address();
     let gate = gate(&net, &[service("one", address, "")]);
-    for name in ["two", "three", "one"] {
-        write(&gate, &[service(name, address, "")]);
-        gate.reload();
-        generation(address);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let clients = scope.spawn(|| {
+            let mut answers = 0;
+            while !over.load(Ordering::Relaxed) {
+                generation(address);
+                answers += 1;
+            }
+            answers
+        });
+        for name in ["two", "three", "one"] {
+            write(&gate, &[service(name, address, "")]);
+            gate.reload();
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(clients.join().expect("each gets its answer") > 0);
+    });
+    wait_until("the others have ended", || names(&gate) == ["one"]);
+    let metrics = gate.metrics();
+    assert_eq!(metrics.sum("listener_drops_total", &[]), 0.0);
+    assert_eq!(
+        metrics.find("connections_accepted_total", &[("service", "two")]),
+        None
+    );
+}
+
+/// What a reload takes away serves until what the reload brings does; a service that is back in the file stays.
+#[test]
+fn a_service_stays_while_the_one_in_its_place_cannot_start() {
+    let net = Net::new();
+    let address = net.free_address();
+    let gate = gate(&net, &[service("one", address, "")]);
+    let failing = "check = \"sh -c 'echo line 3; exit 1'\"\n";
+    let started_in_vain = service("two", address, "").replace("test-backend", "no-such-backend");
+    for bad in [service("two", address, failing), started_in_vain] {
+        write(&gate, &[bad]);
+        gate.run(["reload"]).expect_code(4);
+        assert_eq!(names(&gate), ["one", "two"]);
+        assert_eq!(
+            gate.status_json()["services"][0]["running"],
+            "ends when two serves"
+        );
+        assert_eq!(generation(address), "1");
+        gate.expect_log("it ends when two serves");
     }
+    // The mistake is seen: as it was.
+    write(&gate, &[service("one", address, "")]);
+    gate.reload();
+    wait_until("the other has ended", || names(&gate) == ["one"]);
+    assert_eq!(generation(address), "2");
+    // Or put right.
+    write(&gate, &[service("two", address, failing)]);
+    gate.run(["reload"]).expect_code(4);
+    write(&gate, &[service("two", address, "")]);
+    gate.reload();
+    wait_until("the other has ended", || names(&gate) == ["two"]);
+    generation(address);
+}
+
+/// While nothing serves, what is open is what the last good file says.
+#[test]
+fn a_port_that_is_gone_from_the_file_closes_though_nothing_serves() {
+    let net = Net::new();
+    let (kept, gone) = (net.free_address(), net.free_address());
+    let bad = |address| {
+        format!(
+            "[services.one]\nlisten = ['{address}']\ncommand = ['sh', '-c', 'exit 3', '{{socket}}']\n"
+        )
+    };
+    let setup = Setup::bare(&net).options(["--config", "syngate.toml"]);
+    fs::write(setup.dir().join("syngate.toml"), bad(gone)).expect("the file");
+    let gate = setup.spawn();
+    wait_until("the first run has failed", || failed_starts(&gate) == 1.0);
+    write(&gate, &[bad(kept)]);
+    gate.run(["reload"]).expect_code(4);
+    wait_until("the old port is closed", || {
+        TcpStream::connect(gone).is_err()
+    });
+    let client = thread::spawn(move || http::get(kept, "/generation"));
+    write(&gate, &[service("one", kept, "")]);
+    gate.reload();
+    client.join().expect("a client").expect("an answer");
 }
 
 fn gate(net: &Net, services: &[String]) -> Gate {
@@ -198,6 +265,13 @@ fn service(name: &str, address: SocketAddr, more: &str) -> String {
 
 fn generation(address: SocketAddr) -> String {
     http::get(address, "/generation").expect("an answer").text()
+}
+
+fn names(gate: &Gate) -> Vec<String> {
+    let status = gate.status_json();
+    let services = status["services"].as_array().expect("services").iter();
+    let name = |service: &serde_json::Value| service["name"].as_str().expect("a name").to_owned();
+    services.map(name).collect()
 }
 
 fn relaying(gate: &Gate, service: &str) -> f64 {

@@ -70,7 +70,7 @@ impl Ground {
         };
         let socket = listener::bind("l0", &Address::Tcp(LOOPBACK), &options).unwrap();
         let metrics = ground.metrics.listener("l0");
-        let listener = SharedListener::new(LISTENER, SERVICE, socket, metrics, false);
+        let listener = SharedListener::new(LISTENER, SERVICE, Arc::new(socket), metrics, false);
         ground.command(Command::Open(Arc::new(listener)));
         ground
     }
@@ -175,12 +175,12 @@ fn an_earlier_deadline_leaves_no_second_one_behind() {
     for seconds in [20, 10] {
         ground.settings.pending_timeout = Duration::from_secs(seconds);
         let settings = Arc::new(ground.settings.clone());
-        ground.command(Command::Apply(SERVICE, settings));
+        ground.command(Command::Activate(SERVICE, None, settings));
     }
     // And from then on it is put off whenever it comes.
     ground.settings.pending_timeout = Duration::from_secs(1000);
     let settings = Arc::new(ground.settings.clone());
-    ground.command(Command::Apply(SERVICE, settings));
+    ground.command(Command::Activate(SERVICE, None, settings));
     let mut live = 0;
     let now = ground.worker.clock.now();
     let seconds = |seconds| now + Duration::from_secs(seconds);

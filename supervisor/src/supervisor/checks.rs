@@ -102,7 +102,11 @@ pub async fn check(
 ) -> Result<(), CheckFailed> {
     launch::check(config, runtime_dir)?;
     let name = match &config.check {
-        Some(argv) => format!("the check `{}`", argv.join(" ")),
+        Some(argv) => {
+            let words = argv.iter().map(String::as_str);
+            let line = shlex::try_join(words).unwrap_or_else(|_| argv.join(" "));
+            format!("the check `{line}`")
+        }
         None => "the check".to_owned(),
     };
     let outcome = match (&config.backend, &config.check) {

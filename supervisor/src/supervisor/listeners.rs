@@ -86,7 +86,8 @@ impl Service {
         cx.event(self.id, Event::Opened(run, result));
     }
 
-    /// What is bound begins to accept. A service that leaves opens nothing any more.
+    /// What is bound begins to accept. A service that leaves opens nothing any more, and its own listeners are taken over only by
+    /// one that serves.
     pub(super) async fn open(&mut self, cx: &Context) {
         let bound = std::mem::take(&mut self.bound);
         for bound in bound.into_iter().filter(|_| !self.leaving) {
@@ -97,6 +98,14 @@ impl Service {
             } = bound;
             let open = match socket {
                 Origin::New(socket) => self.open_new(cx, config, options, socket).await,
+                Origin::Leaving(_) if self.rollout.active().is_none() => {
+                    self.bound.push(Bound {
+                        config,
+                        options,
+                        socket,
+                    });
+                    continue;
+                }
                 Origin::Leaving(left) => match self.take_over(cx, config, options, left).await {
                     Some(open) => open,
                     None => continue,

@@ -384,7 +384,7 @@ fn a_first_start_that_fails_is_tried_again_while_connections_are_held() {
     assert_eq!(
         world.finished[0].1,
         "start failed: generation 1 exited with status 1 before it was ready: no luck; \
-         nothing serves: connections are held until a new start succeeds"
+         nothing serves: each connection waits up to 30s for a start that succeeds"
     );
     assert_eq!(world.owed, []);
     world.wait(100 * MS);
