@@ -12,6 +12,7 @@ mod named;
 mod place;
 mod ready;
 mod resolve;
+mod ways;
 
 use std::ffi::OsString;
 use std::io;
@@ -19,13 +20,12 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use syngate_gate::accept_queue::{Probe, Reader};
 use syngate_gate::listener::KeptListener;
-use syngate_gate::{Endpoint, Endpoints, Target, proxy_protocol};
+use syngate_gate::{Target, proxy_protocol};
 
 use crate::child::{Child, Outcome, Spawner};
 use crate::command::{Command, FIRST_DESCRIPTOR};
-use crate::config::{Backend, BackendAddress, Pass, ServiceConfig};
+use crate::config::{Backend, Pass, ServiceConfig};
 use crate::leftovers::DIR_VARIABLE;
 use crate::notify::NotifySocket;
 use crate::occupied::require_free;
@@ -37,12 +37,10 @@ pub(crate) use named::{check, find_program};
 pub(crate) use place::Places;
 use ready::Readiness;
 pub(crate) use resolve::{addresses, endpoints};
+use ways::{Way, Ways, fixed_way};
 
 /// Kept listeners, with the names of the public ones that they stand for, in their order.
 pub(crate) type Kept = Vec<(String, Arc<KeptListener>)>;
-
-/// Where each public listener's connections go: one of the ways in which a server may listen.
-type Way = Vec<(Option<String>, Target)>;
 
 /// What a generation of a command has.
 pub(crate) struct Site {
@@ -370,39 +368,6 @@ impl Site {
     }
 }
 
-/// The places of one generation.
-pub(crate) struct Ways {
-    ways: Vec<Way>,
-    /// Of kept listeners, in the order of the way.
-    probes: Vec<Probe>,
-}
-
-impl Ways {
-    /// What the gate dials, and how it reads the queues there.
-    ///
-    /// # Errors
-    /// The system refuses to tell.
-    pub(crate) fn endpoints(&self, way: usize) -> io::Result<Endpoints> {
-        let mut reader = Reader::new();
-        let mut endpoints = Endpoints::new();
-        for (index, (name, address)) in self.ways[way].iter().enumerate() {
-            let queue = match self.probes.get(index) {
-                Some(probe) => probe.clone(),
-                None => resolve::probe(address, &mut reader)?,
-            };
-            let endpoint = Endpoint {
-                target: address.clone(),
-                queue,
-            };
-            match endpoints.iter_mut().find(|(other, _)| other == name) {
-                Some((_, several)) => several.push(endpoint),
-                None => endpoints.push((name.clone(), vec![endpoint])),
-            }
-        }
-        Ok(endpoints)
-    }
-}
-
 /// What a probe says first.
 pub(crate) fn hello(config: &ServiceConfig) -> Vec<u8> {
     let header = |version| proxy_protocol::header(version, None).to_vec();
@@ -420,14 +385,6 @@ fn add(all: &mut Vec<(String, String)>, words: Vec<(&str, String)>, index: usize
 
 fn take(places: &Mutex<Places>) -> io::Result<SocketAddr> {
     places.lock().unwrap_or_else(PoisonError::into_inner).take()
-}
-
-async fn fixed_way(fixed: &[BackendAddress]) -> Result<Way, String> {
-    let mut way = Way::new();
-    for (name, addresses) in addresses(fixed).await? {
-        way.extend(addresses.into_iter().map(|address| (name.clone(), address)));
-    }
-    Ok(way)
 }
 
 #[cfg(test)]

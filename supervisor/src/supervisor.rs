@@ -383,5 +383,4 @@ impl Supervisor {
 }
 
 #[cfg(test)]
-#[path = "supervisor_tests.rs"]
 mod tests;

@@ -5,9 +5,11 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use super::*;
-use crate::config::{BackendTarget, ListenerConfig};
+use crate::config::{BackendAddress, BackendTarget, ListenerConfig};
 use crate::rollout::tests::world;
 use crate::runtime_dir::RuntimeDir;
+use syngate_gate::Endpoint;
+use syngate_gate::accept_queue::Reader;
 
 fn config(words: &[&str], listeners: &[&str], pass: Pass) -> ServiceConfig {
     let listener = |name: &&str| ListenerConfig {

@@ -2,4 +2,5 @@
 
 mod ladder;
 mod properties;
+mod requests;
 pub(crate) mod world;
