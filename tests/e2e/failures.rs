@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use crate::common::backend::{self, Hop};
 use crate::common::gate::{Gate, Setup};
@@ -198,6 +199,46 @@ fn a_runtime_directory_that_goes_and_comes_back() {
     gate.reload();
     let answer = http::get(gate.public(), "/generation").expect("an answer");
     assert_ne!(answer.text(), "1");
+}
+
+/// One without room for a file's content costs a reload nothing but a warning; without room for a directory it fails.
+#[test]
+fn a_runtime_directory_that_is_full() {
+    let Some(net) = Net::isolated() else { return };
+    let mount = "mount -t tmpfs -o size=64k,nr_inodes=64,mode=700 none run && exec \"$0\" \"$@\"";
+    let setup = Setup::new(&net)
+        .options(["--runtime-dir", "run", "--min-ready", "100ms"])
+        .under(["unshare", "--mount", "sh", "-c", mount]);
+    fs::create_dir(setup.dir().join("run")).expect("a directory");
+    let gate = setup.backend(backend::own(Hop::Socket, &[])).start();
+    // As the gate sees it.
+    let inside = gate.dir().join("run");
+    let inside = format!("/proc/{}/root{}", gate.pid(), inside.display());
+    let generation = || {
+        http::get(gate.public(), "/generation")
+            .expect("an answer")
+            .text()
+    };
+    fs::write(format!("{inside}/large"), vec![0; 100_000]).expect_err("it is full");
+    gate.reload();
+    assert_eq!(generation(), "2");
+    gate.expect_log("a later gate won't know this generation's process");
+    wait_until("nothing of the first is left", || {
+        !Path::new(&format!("{inside}/gen-default-1")).exists()
+    });
+    let filler = |number| format!("{inside}/{number}");
+    let made = (0..64)
+        .take_while(|number| fs::create_dir(filler(*number)).is_ok())
+        .count();
+    gate.run(["reload"])
+        .expect_code(1)
+        .expect_words(&["No space left", "generation 2 serves"]);
+    assert_eq!(generation(), "2");
+    for number in 0..made {
+        fs::remove_dir(filler(number)).expect("a directory");
+    }
+    gate.reload();
+    assert_ne!(generation(), "2");
 }
 
 /// The first start fails at its check: nothing is opened, and the exit code says that the configuration is bad.

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use socket2::Socket;
 
 use crate::common::backend::{self, Hop};
 use crate::common::gate::{Gate, Setup};
@@ -25,11 +27,7 @@ fn sigterm_lets_connections_end_and_leaves_nothing() {
         &under_way,
         b"GET /sleep/1000 HTTP/1.1\r\nConnection: close\r\n\r\n",
     );
-    wait_until("it is relayed", || {
-        gate.metrics()
-            .sum("connections_open", &[("state", "relaying")])
-            == 1.0
-    });
+    wait_relayed(&gate);
     gate.signal(Signal::SIGTERM);
     let (answer, _) = read_all(&under_way);
     assert!(
@@ -39,13 +37,7 @@ fn sigterm_lets_connections_end_and_leaves_nothing() {
     );
     drop(under_way);
     // Not at the end of shutdown_timeout: there is nothing left to wait for.
-    assert_eq!(
-        gate.wait_exit(Duration::from_secs(4)).code(),
-        Some(0),
-        "{}",
-        gate.log()
-    );
-    expect_nothing_left(&gate);
+    expect_clean_exit(&mut gate, Duration::from_secs(4));
 }
 
 /// A stop that resets nothing says nothing of resets, however it goes.
@@ -74,13 +66,7 @@ fn sigterm_is_bounded_by_shutdown_timeout() {
         .options(["--shutdown-timeout", "4s"])
         .backend(backend::own(Hop::Socket, &[]))
         .start();
-    let idle = connect(gate.public());
-    send(&idle, b"GET /stays HTTP/1.1\r\n\r\n");
-    wait_until("it is relayed", || {
-        gate.metrics()
-            .sum("connections_open", &[("state", "relaying")])
-            == 1.0
-    });
+    let _idle = stays(&gate);
     gate.signal(Signal::SIGTERM);
     let (status, took) = timed(|| gate.wait_exit(Duration::from_secs(10)));
     assert_eq!(status.code(), Some(0), "{}", gate.log());
@@ -95,26 +81,11 @@ fn a_second_sigterm_ends_it_at_once() {
         .options(["--shutdown-timeout", "60s"])
         .backend(backend::own(Hop::Socket, &[]))
         .start();
-    let idle = connect(gate.public());
-    send(&idle, b"GET /stays HTTP/1.1\r\n\r\n");
-    wait_until("it is relayed", || {
-        gate.metrics()
-            .sum("connections_open", &[("state", "relaying")])
-            == 1.0
-    });
+    let _idle = stays(&gate);
     gate.signal(Signal::SIGTERM);
-    wait_until("it has seen the first", || {
-        gate.ask("/readyz")
-            .map_or(true, |answer| answer.status == 503)
-    });
+    wait_leaves(&gate);
     gate.signal(Signal::SIGTERM);
-    assert_eq!(
-        gate.wait_exit(Duration::from_secs(5)).code(),
-        Some(0),
-        "{}",
-        gate.log()
-    );
-    expect_nothing_left(&gate);
+    expect_clean_exit(&mut gate, Duration::from_secs(5));
 }
 
 #[test]
@@ -128,13 +99,38 @@ fn sigterm_while_a_generation_starts_ends_that_too() {
             && gate.metrics().find("generations", &[("state", "starting")]) == Some(1.0)
     });
     gate.signal(Signal::SIGTERM);
-    assert_eq!(
-        gate.wait_exit(Duration::from_secs(10)).code(),
-        Some(0),
-        "{}",
-        gate.log()
+    expect_clean_exit(&mut gate, Duration::from_secs(10));
+}
+
+/// Both generations of a flip that isn't proven yet end, and so does the reload, with a word on why.
+#[test]
+fn sigterm_within_min_ready_ends_both_generations() {
+    let net = Net::new();
+    let setup = Setup::bare(&net).options(["--config", "syngate.toml"]);
+    let file = setup.dir().join("syngate.toml");
+    let text = format!(
+        "[services.default]\nlisten = ['{}']\ncommand = {:?}\nmin_ready = ",
+        setup.public(),
+        backend::own(Hop::Socket, &[])
     );
-    expect_nothing_left(&gate);
+    fs::write(&file, format!("{text}'100ms'")).expect("the file");
+    let mut gate = setup.start();
+    fs::write(&file, format!("{text}'60s'")).expect("the file");
+    let reload = gate.verb(["reload"]);
+    let reload = std::process::Command::from(reload)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a caller");
+    wait_until("the second serves", || {
+        gate.metrics().sum("generation_active", &[]) == 2.0
+    });
+    gate.signal(Signal::SIGTERM);
+    let told = reload.wait_with_output().expect("it ends");
+    assert_eq!(told.status.code(), Some(1));
+    let words = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(words.contains("shuts down"), "{words}");
+    expect_clean_exit(&mut gate, Duration::from_secs(10));
 }
 
 #[test]
@@ -143,20 +139,12 @@ fn lame_duck_goes_on_accepting() {
     let setup = Setup::new(&net).options(["--lame-duck", "1s"]);
     let mut gate = setup.backend(backend::own(Hop::Socket, &[])).start();
     gate.signal(Signal::SIGTERM);
-    wait_until("it says that it leaves", || {
-        gate.ask("/readyz").is_ok_and(|answer| answer.status == 503)
-    });
+    wait_leaves(&gate);
     assert_eq!(
         http::get(gate.public(), "/late").expect("an answer").text(),
         "/late"
     );
-    assert_eq!(
-        gate.wait_exit(Duration::from_secs(10)).code(),
-        Some(0),
-        "{}",
-        gate.log()
-    );
-    expect_nothing_left(&gate);
+    expect_clean_exit(&mut gate, Duration::from_secs(10));
 }
 
 #[test]
@@ -240,13 +228,7 @@ fn first_process_of_a_container_reaps_and_ends_all() {
         "/"
     );
     kill(first, Signal::SIGTERM).expect("the gate");
-    assert_eq!(
-        gate.wait_exit(Duration::from_secs(10)).code(),
-        Some(0),
-        "{}",
-        gate.log()
-    );
-    expect_nothing_left(&gate);
+    expect_clean_exit(&mut gate, Duration::from_secs(10));
 }
 
 #[test]
@@ -254,26 +236,11 @@ fn first_process_ends_at_once_at_a_second_sigterm() {
     let Some(net) = Net::isolated() else { return };
     let setup = Setup::new(&net).options(["--shutdown-timeout", "60s"]);
     let (mut gate, first) = as_first_process(setup, backend::own(Hop::Socket, &[]));
-    let idle = connect(gate.public());
-    send(&idle, b"GET /stays HTTP/1.1\r\n\r\n");
-    wait_until("it is relayed", || {
-        gate.metrics()
-            .sum("connections_open", &[("state", "relaying")])
-            == 1.0
-    });
+    let _idle = stays(&gate);
     kill(first, Signal::SIGTERM).expect("the gate");
-    wait_until("it has seen the first", || {
-        gate.ask("/readyz")
-            .map_or(true, |answer| answer.status == 503)
-    });
+    wait_leaves(&gate);
     kill(first, Signal::SIGTERM).expect("the gate");
-    assert_eq!(
-        gate.wait_exit(Duration::from_secs(5)).code(),
-        Some(0),
-        "{}",
-        gate.log()
-    );
-    expect_nothing_left(&gate);
+    expect_clean_exit(&mut gate, Duration::from_secs(5));
 }
 
 /// The kernel ends all that lives in the namespace of a first process that dies.
@@ -307,6 +274,35 @@ fn as_first_process(setup: Setup, command: Vec<String>) -> (Gate, Pid) {
         .find(|pid| command_of(*pid) == "syngate")
         .expect("the gate");
     (gate, first)
+}
+
+/// A connection that its client never ends.
+fn stays(gate: &Gate) -> Socket {
+    let idle = connect(gate.public());
+    send(&idle, b"GET /stays HTTP/1.1\r\n\r\n");
+    wait_relayed(gate);
+    idle
+}
+
+fn wait_relayed(gate: &Gate) {
+    let relaying = [("state", "relaying")];
+    wait_until("it is relayed", || {
+        gate.metrics().sum("connections_open", &relaying) == 1.0
+    });
+}
+
+/// It has taken up a SIGTERM.
+fn wait_leaves(gate: &Gate) {
+    wait_until("it says that it leaves", || {
+        gate.ask("/readyz")
+            .map_or(true, |answer| answer.status == 503)
+    });
+}
+
+#[track_caller]
+fn expect_clean_exit(gate: &mut Gate, within: Duration) {
+    assert_eq!(gate.wait_exit(within).code(), Some(0), "{}", gate.log());
+    expect_nothing_left(gate);
 }
 
 #[track_caller]
