@@ -2,13 +2,15 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::gate::{Gate, Setup};
 use super::net::Net;
-use super::{pattern, wait_for};
+use super::pattern;
 
 /// What the gate connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +57,10 @@ impl Wire {
 
     /// The backend's next connection.
     pub(crate) fn accept(&self) -> Socket {
-        wait_for("the backend gets a connection", || self.try_accept())
+        let limit = PollTimeout::try_from(LIMIT).expect("milliseconds");
+        let mut comes = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+        poll(&mut comes, limit).expect("poll");
+        self.try_accept().expect("the backend gets a connection")
     }
 
     /// The backend's next connection, if it is already there.

@@ -11,6 +11,7 @@
 //! | `ready`, `places` | proofs of readiness, passed listeners; addresses to listen on and to connect from |
 //! | `kept` | the servers of docs/kept-listeners.md, as they stand there |
 //! | `stop`, `control` | ends that leave nothing behind; a control socket that nobody can block |
+//! | `budget` | system calls a connection |
 //! | `verbs`, `metrics`, `usage` | the command line, its exit codes and words; the series |
 //! | `demo` | the demo fails nothing, and says so |
 //! | `harness` | the harness itself, without a gate |
@@ -21,6 +22,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod budget;
 mod coalesce;
 mod control;
 mod crash;
