@@ -116,8 +116,8 @@ fn sigterm_within_min_ready_ends_both_generations() {
     fs::write(&file, format!("{text}'100ms'")).expect("the file");
     let mut gate = setup.start();
     fs::write(&file, format!("{text}'60s'")).expect("the file");
-    let reload = gate.verb(["reload"]);
-    let reload = std::process::Command::from(reload)
+    let reload = gate
+        .verb(["reload"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
