@@ -5,7 +5,8 @@
 //! - [`file`]: the TOML file as layers.
 //! - [`value`]: how a value is written.
 //! - [`facts`]: what the machine allows, asked once.
-//! - [`service`]: one service's defaults and contradictions; those of the whole are here.
+//! - [`placeholders`]: which listeners a COMMAND names.
+//! - [`service`]: one service's defaults, contradictions and warnings; those of the whole are here.
 //!
 //! Invariants: nothing here changes the world, so `syngate check` sees what `syngate run` would; an error says where
 //! (`FILE:LINE`, flag or variable), what, and the cure; the first one ends it.
@@ -14,7 +15,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use syngate_gate::listener::Address;
 use syngate_supervisor::config::{Backend, Config, Pass, ProcessConfig, ServiceConfig};
 
 use crate::cli::options::{LogFormat, ProcessOptions, RunArgs, ServiceOptions};
@@ -25,6 +25,7 @@ use layer::{Environment, Layer, Origin};
 pub(crate) mod facts;
 pub(crate) mod file;
 pub(crate) mod layer;
+mod placeholders;
 mod service;
 pub(crate) mod value;
 
@@ -308,7 +309,7 @@ fn refuse_overlaps(
                     .map(|taken| (service, taken)),
             );
         for (other, taken) in before {
-            if overlap(&taken.address, &listener.address) {
+            if taken.overlaps(listener) {
                 return Err(context.error(
                     "listen",
                     format_args!(
@@ -322,26 +323,5 @@ fn refuse_overlaps(
     Ok(())
 }
 
-/// Whether two addresses can't both be bound. An IPv4 and an IPv6 one always can: the latter is then for IPv6 alone.
-fn overlap(a: &Address, b: &Address) -> bool {
-    match (a, b) {
-        (Address::Port(a), Address::Port(b)) => a == b && *a != 0,
-        (Address::Port(port), Address::Tcp(tcp)) | (Address::Tcp(tcp), Address::Port(port)) => {
-            tcp.is_ipv6() && tcp.port() == *port && *port != 0
-        }
-        (Address::Tcp(a), Address::Tcp(b)) => {
-            let wild = a.ip().is_unspecified() || b.ip().is_unspecified();
-            a.is_ipv4() == b.is_ipv4()
-                && a.port() == b.port()
-                && a.port() != 0
-                && (a.ip() == b.ip() || wild)
-        }
-        (Address::Unix { path: a, .. }, Address::Unix { path: b, .. }) => a == b,
-        (Address::Inherited(a), Address::Inherited(b)) => a == b,
-        _ => false,
-    }
-}
-
 #[cfg(test)]
-#[path = "config/config_tests.rs"]
 mod tests;

@@ -173,9 +173,9 @@ pub(crate) struct ServiceOptions {
     /// Generations that may live at once
     #[arg(long, value_name = "N", default_value = "8", value_parser = value::number(1..=1000_u16))]
     pub(crate) max_generations: u16,
-    /// How long a connection may wait for a backend
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = value::bound)]
-    pub(crate) pending_timeout: Duration,
+    /// How long a connection may wait for a backend [default: 30s; replace: 40s]
+    #[arg(long, value_name = "TIME", value_parser = value::bound)]
+    pub(crate) pending_timeout: Option<Duration>,
     /// At the limits, backpressure (stop accepting, the kernel holds the rest) or reset
     #[arg(long, value_name = "WHAT", default_value = "backpressure", value_parser = words(&OVERFLOWS), hide_possible_values = true)]
     pub(crate) pending_overflow: Overflow,

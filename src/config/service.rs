@@ -1,24 +1,22 @@
-//! One service: its defaults that depend on others, and its contradictions.
+//! One service: its defaults that depend on others.
+
+mod contradictions;
+mod warnings;
 
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use syngate_gate::ServiceSettings;
 use syngate_gate::listener::{Address, Named, Own};
 use syngate_gate::proxy_protocol::Version;
-use syngate_supervisor::config::{
-    Argv, Backend, BackendAddress, BackendTarget, Haproxy, ListenerConfig, Pass, ServiceConfig,
-    Strategy,
-};
-use syngate_supervisor::readiness::Ready;
+use syngate_supervisor::config::{Backend, Haproxy, ListenerConfig, Pass, ServiceConfig, Strategy};
 
 use super::StartError;
 use super::facts::Facts;
 use super::file::Service;
-use super::layer::COMMAND;
+use super::placeholders::{Word, uses};
 use crate::cli::options::ServiceOptions;
 
 /// What a service is judged by.
@@ -57,10 +55,9 @@ impl Context<'_> {
             true => Vec::new(), // They are in its configuration.
             false => self.listeners(options.listen)?,
         };
-        self.backends_have_listeners(&options.backend, &listeners)?;
         let pass = match options.pass {
             Some(pass) => pass,
-            None if uses(&options.command, "fd") => Pass::Fd,
+            None if uses(&options.command, Word::Fd) => Pass::Fd,
             None => Pass::None,
         };
         let backend = if haproxy {
@@ -73,7 +70,12 @@ impl Context<'_> {
             })
         } else if options.command.is_empty() {
             self.without_command(pass, options.strategy, &options.ready)?;
-            self.every_listener_has_one(&options.backend, &listeners)?;
+            if options.backend.is_empty() {
+                return Err(self.error(
+                    "backend",
+                    "no backend: say what starts one after `--`, or where one listens with --backend",
+                ));
+            }
             Backend::Addresses(options.backend)
         } else {
             self.command(&options.command, &options.backend, pass, options.strategy)?;
@@ -111,7 +113,11 @@ impl Context<'_> {
             max_generations: options.max_generations.into(),
             retry: options.retry.unwrap_or(haproxy),
             gate: ServiceSettings {
-                pending_timeout: options.pending_timeout,
+                // A replace may take 40 s by its defaults: to drain 5 s, to stop 5 s, to become ready 30 s.
+                pending_timeout: options.pending_timeout.unwrap_or(match options.strategy {
+                    Strategy::Overlap => Duration::from_secs(30),
+                    Strategy::Replace => Duration::from_secs(40),
+                }),
                 pending_overflow: options.pending_overflow,
                 dispatch_concurrency: options.dispatch_concurrency,
                 connect_timeout: options.connect_timeout,
@@ -130,43 +136,11 @@ impl Context<'_> {
             keepalive: options.keepalive.0,
         };
         self.strategy(&service)?;
-        self.warn(&service, warnings);
+        service
+            .backends_fit()
+            .map_err(|what| self.error("backend", what))?;
+        warnings.extend(self.warnings(&service));
         Ok(service)
-    }
-
-    /// Refuses what HAProxy has ways of its own for.
-    fn haproxy(&self) -> Result<(), StartError> {
-        let others = [
-            (COMMAND, "haproxy starts it: remove COMMAND"),
-            (
-                "listen",
-                "its configuration says where to listen: remove it",
-            ),
-            ("backend", "its configuration names the servers: remove it"),
-            (
-                "pass",
-                "its listeners are always made here and passed: remove it",
-            ),
-            (
-                "check",
-                "its configuration is always checked, by haproxy -c: remove it",
-            ),
-            ("ready", "its stats socket proves it: remove it"),
-            ("send_proxy", "it always gets PROXY v2: remove it"),
-            ("accept_proxy", "write accept-proxy on its bind line"),
-        ];
-        for (key, cure) in others {
-            if self.is_written(key) {
-                return Err(
-                    self.error(key, format_args!("this can't stand beside haproxy; {cure}"))
-                );
-            }
-        }
-        if self.is_written("strategy") {
-            let what = "this can't stand beside haproxy; two generations of it can always run at once: remove it";
-            return Err(self.error("strategy", what));
-        }
-        Ok(())
     }
 
     fn listeners(&self, listen: Vec<Named>) -> Result<Vec<ListenerConfig>, StartError> {
@@ -216,213 +190,4 @@ impl Context<'_> {
             ),
         ))
     }
-
-    fn backends_have_listeners(
-        &self,
-        backends: &[BackendAddress],
-        listeners: &[ListenerConfig],
-    ) -> Result<(), StartError> {
-        let known = |name: &String| listeners.iter().any(|listener| listener.name == *name);
-        let stray = backends
-            .iter()
-            .filter_map(|backend| backend.listener.as_ref())
-            .find(|name| !known(name));
-        match stray {
-            None => Ok(()),
-            Some(name) => {
-                let names: Vec<_> = listeners.iter().map(|l| l.name.as_str()).collect();
-                Err(self.error(
-                    "backend",
-                    format_args!(
-                        "there is no listener {name} (there are {}): name one of these, or none for all",
-                        names.join(", ")
-                    ),
-                ))
-            }
-        }
-    }
-
-    fn every_listener_has_one(
-        &self,
-        backends: &[BackendAddress],
-        listeners: &[ListenerConfig],
-    ) -> Result<(), StartError> {
-        if backends.is_empty() {
-            return Err(self.error(
-                "backend",
-                "no backend: say what starts one after `--`, or where one listens with --backend",
-            ));
-        }
-        let serves = |backend: &BackendAddress, listener: &ListenerConfig| {
-            backend
-                .listener
-                .as_ref()
-                .is_none_or(|name| *name == listener.name)
-        };
-        match listeners
-            .iter()
-            .find(|listener| !backends.iter().any(|backend| serves(backend, listener)))
-        {
-            None => Ok(()),
-            Some(listener) => Err(self.error(
-                "backend",
-                format_args!(
-                    "listener {name} has no backend: add --backend {name}=ADDR, or one without a name for all",
-                    name = listener.name
-                ),
-            )),
-        }
-    }
-
-    /// What only a process can have.
-    fn without_command(
-        &self,
-        pass: Pass,
-        strategy: Strategy,
-        ready: &Ready,
-    ) -> Result<(), StartError> {
-        let cure = "say what starts the backend after `--`, or remove it";
-        if pass != Pass::None {
-            return Err(self.error(
-                "pass",
-                format_args!("there is no COMMAND to pass listeners to: {cure}"),
-            ));
-        }
-        if strategy == Strategy::Replace {
-            return Err(self.error(
-                "strategy",
-                format_args!("there is no COMMAND to replace: {cure}"),
-            ));
-        }
-        if matches!(ready, Ready::Notify | Ready::Fd(_)) {
-            return Err(self.error(
-                "ready",
-                format_args!("there is no COMMAND that could say so: {cure}"),
-            ));
-        }
-        if self.is_written("drain_signal") {
-            return Err(self.error(
-                "drain_signal",
-                format_args!("there is no COMMAND to signal: {cure}"),
-            ));
-        }
-        Ok(())
-    }
-
-    fn command(
-        &self,
-        argv: &Argv,
-        fixed: &[BackendAddress],
-        pass: Pass,
-        strategy: Strategy,
-    ) -> Result<(), StartError> {
-        if uses(argv, "socket") && (uses(argv, "addr") || uses(argv, "port")) {
-            return Err(self.error(
-                COMMAND,
-                "{socket} asks for a unix socket, {addr} and {port} for TCP: use one kind",
-            ));
-        }
-        if uses(argv, "fd") && pass != Pass::Fd {
-            return Err(self.error(
-                "pass",
-                "COMMAND has {fd}, and no listener is passed that way: write fd, or remove {fd}",
-            ));
-        }
-        if fixed.is_empty() {
-            return Ok(());
-        }
-        if pass != Pass::None {
-            return Err(self.error(
-                "backend",
-                "with pass COMMAND listens on what it is passed, so it has no address of its own: remove one of the two",
-            ));
-        }
-        if strategy == Strategy::Overlap {
-            return Err(self.error(
-                "backend",
-                "two generations can't listen on one address at once: use {addr}, {port} or {socket} in COMMAND, or add --strategy replace",
-            ));
-        }
-        Ok(())
-    }
-
-    fn strategy(&self, service: &ServiceConfig) -> Result<(), StartError> {
-        match service.strategy {
-            Strategy::Replace if !service.keep_previous.is_zero() => Err(self.error(
-                "keep_previous",
-                "replace stops the old generation before the new one starts, so there is nothing to keep: remove one of the two",
-            )),
-            Strategy::Replace if service.retry => Err(self.error(
-                "retry",
-                "replace tries a failed start again by itself: remove retry",
-            )),
-            Strategy::Overlap if service.max_generations < 2 => Err(self.error(
-                "max_generations",
-                "a reload needs room for two generations: write at least 2, or add --strategy replace",
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    fn warn(&self, service: &ServiceConfig, warnings: &mut Vec<String>) {
-        let mut warn = |key: &str, what: String| {
-            warnings.push(format!("{}: {what}", self.place_of(key)));
-        };
-        let targets = match &service.backend {
-            Backend::Command { fixed, .. } => fixed,
-            Backend::Addresses(addresses) => addresses,
-            Backend::Haproxy(_) => &Vec::new(),
-        };
-        let ports = &self.facts.ephemeral_ports;
-        for target in targets {
-            if let BackendTarget::Tcp(host, port) = &target.address
-                && is_loopback(host)
-                && ports.contains(port)
-            {
-                warn(
-                    "backend",
-                    format!(
-                        "port {port} is in net.ipv4.ip_local_port_range ({} to {}), so any outgoing connection may take it: use one outside",
-                        ports.start(),
-                        ports.end()
-                    ),
-                );
-            }
-        }
-        if service.strategy == Strategy::Replace {
-            let gap = service.drain_timeout.unwrap_or_default()
-                + service.stop_timeout
-                + service.ready_timeout;
-            let wait = service.gate.pending_timeout;
-            if gap > wait {
-                warn(
-                    "pending_timeout",
-                    format!(
-                        "a replace may take {gap:?} (drain_timeout, stop_timeout and ready_timeout together), and connections wait only {wait:?}: raise pending_timeout, or lower these"
-                    ),
-                );
-            }
-        }
-        let kept = service.keep_previous;
-        if !kept.is_zero() && kept < service.min_ready {
-            warn(
-                "keep_previous",
-                format!(
-                    "shorter than min_ready ({:?}), which leaves the old generation alone anyway: raise it, or remove it",
-                    service.min_ready
-                ),
-            );
-        }
-    }
-}
-
-/// Whether a command line has a placeholder, for the first listener (`{addr}`) or for one by its name (`{addr_web}`).
-fn uses(argv: &Argv, placeholder: &str) -> bool {
-    let (first, named) = (format!("{{{placeholder}}}"), format!("{{{placeholder}_"));
-    argv.iter()
-        .any(|arg| arg.contains(&first) || arg.contains(&named))
-}
-
-fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }

@@ -1,6 +1,7 @@
 //! What a supervisor runs, checked: the binary turns flags, environment and file into this once, before a port opens, and
 //! again at each reload.
 
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,34 +79,29 @@ impl ServiceConfig {
         listeners.any(|other| other.is_same_socket(listener))
     }
 
-    /// Refuses a backend for a listener that isn't there, and a listener without a backend.
-    pub(crate) fn backends_fit(&self) -> Result<(), String> {
+    /// Whether each `--backend` has a listener, and each listener a backend. Places that a start makes are no concern here.
+    ///
+    /// # Errors
+    /// A sentence without its place: `--backend`, its key in a file, or `activate` may have said it.
+    pub fn backends_fit(&self) -> Result<(), String> {
         let backends = match &self.backend {
             Backend::Addresses(backends) => backends,
             Backend::Command { fixed, .. } if !fixed.is_empty() => fixed,
             Backend::Command { .. } | Backend::Haproxy(_) => return Ok(()),
         };
         let names: Vec<&str> = self.listeners.iter().map(|one| one.name.as_str()).collect();
-        let named = |name: &str| {
-            backends
-                .iter()
-                .any(|one| one.listener.as_deref() == Some(name))
-        };
-        if let Some(stray) = backends
-            .iter()
-            .filter_map(|backend| backend.listener.as_deref())
-            .find(|name| !names.contains(name))
-        {
+        let named = backends.iter().map(|backend| backend.listener.as_deref());
+        if let Some(stray) = named.clone().flatten().find(|name| !names.contains(name)) {
             return Err(format!(
                 "there is no listener {stray} (there are {}): name one of these, or none for all",
                 names.join(", ")
             ));
         }
-        let for_all = backends.iter().any(|backend| backend.listener.is_none());
-        match names.iter().find(|name| !for_all && !named(name)) {
+        let serves = |name: &str| named.clone().any(|one| one.is_none_or(|one| one == name));
+        match names.iter().find(|name| !serves(name)) {
             None => Ok(()),
             Some(name) => Err(format!(
-                "listener {name} has no backend: give it one, or one for all without a name"
+                "listener {name} has no backend: add one for it, as in {name}=ADDR, or one without a name for all"
             )),
         }
     }
@@ -137,6 +133,44 @@ impl ListenerConfig {
             listener::Address::Port(_) | listener::Address::Tcp(_)
         );
         self.address == other.address && (!is_tcp || self.own.is_same_socket(&other.own))
+    }
+
+    /// Whether no configuration can have both. An IPv4 and an IPv6 one it can: the latter is then for IPv6 alone.
+    pub fn overlaps(&self, other: &ListenerConfig) -> bool {
+        use listener::Address::{Inherited, Unix};
+        match (&self.address, &other.address) {
+            (Unix { path: one, .. }, Unix { path: other, .. }) => one == other,
+            (Inherited(one), Inherited(other)) => one == other,
+            _ => self.collides(other, |one, other| one.is_ipv4() == other.is_ipv4()),
+        }
+    }
+
+    /// Whether its open socket keeps `wanted` from being bound: one for all IPv6 addresses that was opened alone has the IPv4
+    /// ones too.
+    pub(crate) fn stands_in_the_way_of(&self, wanted: &ListenerConfig) -> bool {
+        self.overlaps(wanted) || self.collides(wanted, |_, _| true)
+    }
+
+    /// Whether both are TCP, on one port and one address, or one of them on all.
+    fn collides(
+        &self,
+        other: &ListenerConfig,
+        comparable: impl Fn(SocketAddr, SocketAddr) -> bool,
+    ) -> bool {
+        let tcp = |listener: &ListenerConfig| match listener.address {
+            listener::Address::Port(port) => Some(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))),
+            listener::Address::Tcp(address) => Some(address),
+            listener::Address::Unix { .. } | listener::Address::Inherited(_) => None,
+        };
+        let (Some(one), Some(other)) = (tcp(self), tcp(other)) else {
+            return false;
+        };
+        let all = one.ip().is_unspecified() || other.ip().is_unspecified();
+        // Port 0 is another one each time.
+        one.port() == other.port()
+            && one.port() != 0
+            && (all || one.ip() == other.ip())
+            && comparable(one, other)
     }
 }
 
@@ -218,7 +252,7 @@ pub struct ProcessConfig {
     /// Locked; generation directories live in it.
     pub runtime_dir: PathBuf,
     /// The metrics endpoint as given; `None` is off.
-    pub metrics: Option<std::net::SocketAddr>,
+    pub metrics: Option<SocketAddr>,
     /// Threads of the data path.
     pub workers: usize,
     /// Clients in any phase.
@@ -238,4 +272,46 @@ pub struct Config {
     pub process: ProcessConfig,
     /// At least one service, names unique.
     pub services: Vec<ServiceConfig>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listener(address: &str) -> ListenerConfig {
+        ListenerConfig {
+            name: "l0".to_owned(),
+            address: address.parse().expect("an address"),
+            own: listener::Own::default(),
+            raw: false,
+        }
+    }
+
+    #[test]
+    fn what_overlaps_and_what_only_an_open_socket_stands_in_the_way_of() {
+        for (one, other, overlaps, in_the_way) in [
+            ("80", "80", true, true),
+            ("80", "[::1]:80", true, true),
+            ("0.0.0.0:80", "127.0.0.1:80", true, true),
+            ("unix:/a", "unix:/a,mode=0600", true, true),
+            ("fd:web", "fd:web", true, true),
+            ("80", "0.0.0.0:80", false, true),
+            ("[::]:80", "127.0.0.1:80", false, true),
+            ("[::1]:80", "127.0.0.1:80", false, false),
+            ("127.0.0.1:80", "127.0.0.2:80", false, false),
+            ("80", "81", false, false),
+            ("127.0.0.1:0", "127.0.0.1:0", false, false),
+            ("unix:/a", "fd:a", false, false),
+        ] {
+            let (one, other) = (listener(one), listener(other));
+            for (one, other) in [(&one, &other), (&other, &one)] {
+                assert_eq!(one.overlaps(other), overlaps, "{one:?} {other:?}");
+                assert_eq!(
+                    one.stands_in_the_way_of(other),
+                    in_the_way,
+                    "{one:?} {other:?}"
+                );
+            }
+        }
+    }
 }

@@ -278,7 +278,7 @@ fn bind(
         let socket = listener::bind(&listener.name, &listener.address, options);
         let socket = socket.map_err(|error| match error {
             BindError::InUse { .. } => open
-                .find(|open| overlap(&open.address, &listener.address))
+                .find(|open| open.stands_in_the_way_of(listener))
                 .map_or_else(|| error.to_string(), |open| is_open(open, listener)),
             other => other.to_string(),
         });
@@ -297,15 +297,6 @@ fn bind(
         listener::from_inherited(&listener.name, copy, options).map_err(|error| error.to_string())
     };
     sockets.iter().map(take).collect()
-}
-
-/// Whether two addresses can't be bound at once: they are the same, or one is all addresses with the other's port.
-fn overlap(one: &listener::Address, other: &listener::Address) -> bool {
-    let (listener::Address::Tcp(first), listener::Address::Tcp(second)) = (one, other) else {
-        return one == other;
-    };
-    let any = first.ip().is_unspecified() || second.ip().is_unspecified();
-    first == second || any && first.port() == second.port()
 }
 
 /// Why a listener can't have the address that an open one has, and keeps until the flip.
