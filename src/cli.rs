@@ -65,6 +65,8 @@ pub(crate) enum Ask {
     Status(StatusArgs),
     /// Who is connected, since when, and how many bytes: what keeps a drain waiting
     Connections(ConnectionsArgs),
+    /// Each step of every service as it happens, until an interrupt or the gate's end
+    Events(EventsArgs),
 }
 
 /// How a verb finds the gate.
@@ -90,14 +92,21 @@ pub(crate) struct ReloadArgs {
     /// Which service [default: all]
     #[arg(value_name = "SERVICE")]
     pub(crate) service: Option<String>,
-    /// Until when to wait
-    #[arg(long, value_name = "STATE", default_value = "active", value_parser = words(&WAITS))]
-    pub(crate) wait: Wait,
-    /// Bound of the wait; the reload itself goes on
-    #[arg(long, value_name = "TIME", default_value = "90s", value_parser = value::bound)]
-    pub(crate) timeout: Duration,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
     #[command(flatten)]
     pub(crate) client: Client,
+}
+
+/// How long a verb waits for a new generation.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Until the new generation is active and min-ready has passed, or the old ones are drained too
+    #[arg(long, value_name = "STATE", default_value = "active", value_parser = words(&WAITS))]
+    pub(crate) wait: Wait,
+    /// Bound of the wait; what was asked for goes on
+    #[arg(long, value_name = "TIME", default_value = "90s", value_parser = value::bound)]
+    pub(crate) timeout: Duration,
 }
 
 static WAITS: [(&str, Wait); 2] = [("active", Wait::Active), ("drained", Wait::Drained)];
@@ -125,6 +134,8 @@ pub(crate) struct ActivateArgs {
     /// Where it listens: HOST:PORT, [IP6]:PORT or unix:PATH; for one listener, else for all
     #[arg(long, value_name = "[LISTENER=]ADDR", required = true, num_args = 1..)]
     pub(crate) backend: Vec<BackendAddress>,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
     #[command(flatten)]
     pub(crate) client: Client,
 }
@@ -155,6 +166,18 @@ pub(crate) struct ConnectionsArgs {
     /// Only those of generation N
     #[arg(long, value_name = "N")]
     pub(crate) generation: Option<u64>,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EventsArgs {
+    /// Which service [default: all]
+    #[arg(value_name = "SERVICE")]
+    pub(crate) service: Option<String>,
+    /// One JSON object a line (docs/control.md)
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) client: Client,
 }

@@ -1,8 +1,9 @@
 //! The verbs that ask a running gate: one function each, over the control socket (docs/control.md).
 //!
-//! Each prints the gate's steps as they come and returns the exit code of the design's table: 2 for what the gate refuses as
-//! asked, 3 where no gate answers, 5 for a time-out; else what the gate's last line says.
+//! Each prints the gate's steps as they come and returns the exit code of the README's table: 1 for what isn't there (any more),
+//! 2 for what the gate refuses as asked, 3 where no gate answers, 5 for a time-out; else what the gate's last line says.
 
+mod events;
 mod hold;
 mod http;
 
@@ -18,8 +19,10 @@ use syngate_supervisor::config::BackendAddress;
 use syngate_supervisor::protocol::{Connection, Done, Line, Status};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::cli::Patience;
 use crate::progress::{Output, Progress, printable};
 use crate::status;
+pub(crate) use events::events;
 pub(crate) use hold::hold_while;
 use http::{Answer, Query};
 pub(crate) use http::{Failure, ask};
@@ -33,7 +36,7 @@ const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// `status --ready` where /readyz isn't 200.
 const NOT_READY: u8 = 4;
 
-/// What a reload's caller waits for.
+/// What the caller of a reload or an `activate` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// The new generation is active and min-ready has passed.
@@ -51,36 +54,55 @@ impl Wait {
     }
 }
 
-/// How `status` shows what it got.
+/// How a verb shows what it got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum View {
     /// For people.
     Text,
-    /// One JSON document.
+    /// JSON, as it came.
     Json,
 }
 
-/// `reload [SERVICE]`: all services where none is named. After `limit` it gives up waiting; the run goes on.
+impl View {
+    /// `--json`, or not.
+    pub(crate) fn of(json: bool) -> View {
+        if json { View::Json } else { View::Text }
+    }
+}
+
+/// `reload [SERVICE]`: all services where none is named.
 pub(crate) async fn reload(
     control: Option<&Path>,
     service: Option<&str>,
-    wait: Wait,
-    limit: Duration,
+    patience: Patience,
 ) -> ExitCode {
-    end(try_reload(control, service, wait, limit).await)
-}
-
-async fn try_reload(
-    control: Option<&Path>,
-    service: Option<&str>,
-    wait: Wait,
-    limit: Duration,
-) -> Result<Done, Failure> {
     let target = match service {
         None => "/v1/reload".to_owned(),
         Some(_) => verb(service, "reload"),
     };
-    let target = Query::new(target).with("wait", wait.word()).finish();
+    end(post_within(control, Query::new(target), patience).await)
+}
+
+/// `activate [SERVICE] --backend ADDR...`.
+pub(crate) async fn activate(
+    control: Option<&Path>,
+    service: Option<&str>,
+    backends: &[BackendAddress],
+    patience: Patience,
+) -> ExitCode {
+    let query = Query::new(verb(service, "activate"));
+    let with = |query: Query, backend: &BackendAddress| query.with("backend", &backend.to_string());
+    end(post_within(control, backends.iter().fold(query, with), patience).await)
+}
+
+/// After `patience.timeout` it gives up waiting; the run goes on.
+async fn post_within(
+    control: Option<&Path>,
+    query: Query,
+    patience: Patience,
+) -> Result<Done, Failure> {
+    let limit = patience.timeout;
+    let target = query.with("wait", patience.wait.word()).finish();
     let late = Failure::TimedOut {
         limit,
         what: "the run goes on: see `syngate status`",
@@ -107,17 +129,6 @@ pub(crate) async fn release(control: Option<&Path>, service: Option<&str>) -> Ex
     end(post(control, &verb(service, "release")).await)
 }
 
-/// `activate [SERVICE] --backend ADDR...`.
-pub(crate) async fn activate(
-    control: Option<&Path>,
-    service: Option<&str>,
-    backends: &[BackendAddress],
-) -> ExitCode {
-    let query = Query::new(verb(service, "activate"));
-    let with = |query: Query, backend: &BackendAddress| query.with("backend", &backend.to_string());
-    end(post(control, &backends.iter().fold(query, with).finish()).await)
-}
-
 /// `rollback [SERVICE]`.
 pub(crate) async fn rollback(control: Option<&Path>, service: Option<&str>) -> ExitCode {
     end(post(control, &verb(service, "rollback")).await)
@@ -133,7 +144,7 @@ pub(crate) async fn status(
     let shown = match watch {
         false => show_status(control, service, view).await,
         true => tokio::select! {
-            failure = watch_status(control, service, view) => Err(failure),
+            ended = watch_status(control, service, view) => ended,
             _ = tokio::signal::ctrl_c() => Ok(()),
         },
     };
@@ -200,14 +211,13 @@ pub(crate) async fn follow(answer: &mut Answer, progress: &mut Progress) -> Resu
         match serde_json::from_slice(&line) {
             Ok(Line::Step(step)) => progress.show(&step),
             Ok(Line::Done(done)) => {
-                if done.exit == 0 {
-                    progress.close(&done.message);
-                }
+                progress.close(&done);
                 return Ok(done);
             }
             Ok(Line::Lost { .. }) | Err(_) => {}
         }
     }
+    progress.cut();
     Err(answer.cut())
 }
 
@@ -224,23 +234,27 @@ async fn show_status(
     Ok(())
 }
 
-/// Ends only with a failure.
-async fn watch_status(control: Option<&Path>, service: Option<&str>, view: View) -> Failure {
+/// Until nobody reads on.
+async fn watch_status(
+    control: Option<&Path>,
+    service: Option<&str>,
+    view: View,
+) -> Result<(), Failure> {
     let redraw = view == View::Text && io::stdout().is_terminal();
     let mut ticks = interval(WATCH_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let status = match fetch_status(control, service).await {
-            Ok(status) => status,
-            Err(failure) => return failure,
-        };
-        match view {
-            View::Json => print(&one_line(&status)),
+        let status = fetch_status(control, service).await?;
+        let text = match view {
+            View::Json => one_line(&status),
             View::Text => {
                 let text = status::text(&status, now(), status::Paint::for_stdout());
-                print(&if redraw { status::redrawn(&text) } else { text });
+                if redraw { status::redrawn(&text) } else { text }
             }
+        };
+        if !print(&text) {
+            return Ok(());
         }
     }
 }
@@ -320,12 +334,11 @@ fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "syngate: {}", printable(message));
 }
 
-/// On stdout; a reader that has gone, as `head` does, is no error.
-fn print(text: &str) {
+/// On stdout. Whether anybody reads on: a reader that has gone, as `head` does, is no error.
+fn print(text: &str) -> bool {
     let mut stdout = io::stdout().lock();
-    let _ = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
+    let written = stdout.write_all(text.as_bytes());
+    written.and_then(|()| stdout.flush()).is_ok()
 }
 
 /// The protocol's types have string keys alone, so encoding them can't fail.

@@ -59,7 +59,7 @@ fn ask(what: Ask) -> io::Result<ExitCode> {
             Ask::Reload(args) => {
                 let control = control(args.client);
                 let service = args.service.as_deref();
-                client::reload(control.as_deref(), service, args.wait, args.timeout).await
+                client::reload(control.as_deref(), service, args.patience).await
             }
             Ask::Hold(args) => {
                 let control = control(args.client);
@@ -75,7 +75,8 @@ fn ask(what: Ask) -> io::Result<ExitCode> {
             }
             Ask::Activate(args) => {
                 let control = control(args.client);
-                client::activate(control.as_deref(), args.service.as_deref(), &args.backend).await
+                let service = args.service.as_deref();
+                client::activate(control.as_deref(), service, &args.backend, args.patience).await
             }
             Ask::Rollback(args) => {
                 let control = control(args.client);
@@ -83,7 +84,7 @@ fn ask(what: Ask) -> io::Result<ExitCode> {
             }
             Ask::Status(args) => {
                 let control = control(args.client);
-                let view = if args.json { View::Json } else { View::Text };
+                let view = View::of(args.json);
                 if args.ready {
                     client::ready(control.as_deref()).await
                 } else {
@@ -95,6 +96,11 @@ fn ask(what: Ask) -> io::Result<ExitCode> {
                 let control = control(args.client);
                 let service = args.service.as_deref();
                 client::connections(control.as_deref(), service, args.generation).await
+            }
+            Ask::Events(args) => {
+                let control = control(args.client);
+                let (service, view) = (args.service.as_deref(), View::of(args.json));
+                client::events(control.as_deref(), service, view).await
             }
         }
     }))

@@ -1,8 +1,12 @@
 //! A verb's steps, as lines: on a terminal a step that is told again, such as a drain's count, takes its own line again.
+//!
+//! Nothing is said twice: the last word of a success isn't shown where a step has said it, nor a failed step where the last word
+//! says it, which goes to stderr.
 
+use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
 
-use syngate_supervisor::protocol::Step;
+use syngate_supervisor::protocol::{Done, Step};
 
 /// A terminal's line, less one so that nothing wraps.
 const COLUMNS: usize = 79;
@@ -19,11 +23,14 @@ pub(crate) enum Output {
     None,
 }
 
-/// What was shown last, and where.
+/// What was shown, and where.
 pub(crate) struct Progress {
     output: Output,
     terminal: bool,
     last: Option<Step>,
+    /// A failure that is shown unless the last word is next and says the same.
+    failed: Option<Step>,
+    said: HashSet<String>,
 }
 
 impl Progress {
@@ -33,37 +40,80 @@ impl Progress {
             Output::Stderr => io::stderr().is_terminal(),
             Output::None => false,
         };
+        Self::on(output, terminal)
+    }
+
+    fn on(output: Output, terminal: bool) -> Self {
         Self {
             output,
             terminal,
             last: None,
+            failed: None,
+            said: HashSet::new(),
         }
     }
 
     /// Shows a step.
     pub(crate) fn show(&mut self, step: &Step) {
-        let text = self.render(step);
+        let text = self.step(step);
         self.write(&text);
-        self.last = Some(step.clone());
     }
 
-    /// Shows the last word of a success, unless the last step said the same.
-    pub(crate) fn close(&mut self, message: &str) {
-        if self
-            .last
-            .as_ref()
-            .is_none_or(|last| last.message != message)
-        {
-            self.write(&format!("{message}\n"));
+    /// Shows what is left to say on stdout. A failure's last word is the caller's to say.
+    pub(crate) fn close(&mut self, done: &Done) {
+        let text = self.end(done);
+        self.write(&text);
+    }
+
+    /// There is no last word: shows what was kept back.
+    pub(crate) fn cut(&mut self) {
+        let text = self.kept_back();
+        self.write(&text);
+    }
+
+    fn kept_back(&mut self) -> String {
+        let failed = self.failed.take();
+        failed.map_or_else(String::new, |failed| self.render(&failed))
+    }
+
+    fn step(&mut self, step: &Step) -> String {
+        let mut text = self.kept_back();
+        match step.step.as_str() {
+            "failed" => self.failed = Some(step.clone()),
+            _ => text += &self.render(step),
         }
+        text
     }
 
-    fn render(&self, step: &Step) -> String {
+    fn end(&mut self, done: &Done) -> String {
+        let repeats = |failed: &mut Step| {
+            let words = words(failed);
+            done.message
+                .lines()
+                .any(|line| words.iter().any(|word| word == line))
+        };
+        self.failed.take_if(repeats);
+        let mut text = self.kept_back();
+        if done.exit == 0 {
+            for line in done
+                .message
+                .lines()
+                .filter(|line| !self.said.contains(*line))
+            {
+                text += &format!("{line}\n");
+            }
+        }
+        text
+    }
+
+    fn render(&mut self, step: &Step) -> String {
+        self.said.extend(words(step));
+        let last = self.last.replace(step.clone());
         let line = line(step);
         if !self.terminal {
             return line + "\n";
         }
-        let again = self.last.as_ref().is_some_and(|last| {
+        let again = last.as_ref().is_some_and(|last| {
             (&last.service, last.generation, &last.step)
                 == (&step.service, step.generation, &step.step)
         });
@@ -79,6 +129,14 @@ impl Progress {
             Output::None => Ok(()),
         };
     }
+}
+
+/// A step's message as a last word may have it: of one service, or of one among several.
+fn words(step: &Step) -> [String; 2] {
+    let Step {
+        service, message, ..
+    } = step;
+    [message.clone(), format!("{service}: {message}")]
 }
 
 /// `   0.28 s  default  ready       generation 4 is ready`
@@ -112,17 +170,18 @@ mod tests {
     }
 
     fn shown(terminal: bool, steps: &[Step]) -> String {
-        let mut progress = Progress {
-            output: Output::None,
-            terminal,
-            last: None,
-        };
-        let mut text = String::new();
+        let mut progress = Progress::on(Output::None, terminal);
+        steps.iter().map(|step| progress.step(step)).collect()
+    }
+
+    /// What follows the steps.
+    fn closed(steps: &[Step], exit: u8, message: &str) -> String {
+        let mut progress = Progress::on(Output::None, false);
         for step in steps {
-            text += &progress.render(step);
-            progress.show(step);
+            progress.step(step);
         }
-        text
+        let message = message.to_owned();
+        progress.end(&Done { exit, message })
     }
 
     #[test]
@@ -154,9 +213,44 @@ mod tests {
     fn a_terminal_gets_no_wrapped_line_and_no_escape() {
         let text = shown(
             true,
-            &[step("failed", &format!("\x1b[2J{}", "x".repeat(200)))],
+            &[step("check", &format!("\x1b[2J{}", "x".repeat(200)))],
         );
         assert!(!text.contains('\x1b'));
         assert_eq!(text.chars().count(), COLUMNS + 1);
+    }
+
+    #[test]
+    fn the_last_word_of_a_success_is_said_once() {
+        let steps = [
+            step("success", "generation 2 is active"),
+            step("drained", ""),
+        ];
+        for said in ["generation 2 is active", "web: generation 2 is active"] {
+            assert_eq!(closed(&steps, 0, said), "");
+        }
+        assert_eq!(
+            closed(
+                &steps,
+                0,
+                "web: generation 2 is active\nmail: nothing to do"
+            ),
+            "mail: nothing to do\n"
+        );
+    }
+
+    #[test]
+    fn a_failure_is_said_once_and_by_its_last_word() {
+        let steps = [step("check", ""), step("failed", "reload failed: no")];
+        assert_eq!(shown(false, &steps), "   1.23 s  web  check\n");
+        for said in ["reload failed: no", "mail: fine\nweb: reload failed: no"] {
+            assert_eq!(closed(&steps, 1, said), "");
+        }
+        let line = "   1.23 s  web  failed      reload failed: no\n";
+        assert_eq!(closed(&steps, 0, "held"), format!("{line}held\n"));
+        let steps = [step("failed", "reload failed: no"), step("check", "")];
+        assert_eq!(
+            shown(false, &steps),
+            format!("{line}   1.23 s  web  check\n")
+        );
     }
 }

@@ -30,14 +30,17 @@ pub(crate) enum Failure {
     Unavailable(String),
     #[error("{0}")]
     Refused(String),
+    #[error("{0}")]
+    Gone(String),
     #[error("no answer within {limit:?}: {what}")]
     TimedOut { limit: Duration, what: &'static str },
 }
 
 impl Failure {
-    /// The exit code (design: section 4).
+    /// The exit code (README: Exit codes).
     pub(crate) fn exit(&self) -> u8 {
         match self {
+            Self::Gone(_) => 1,
             Self::Refused(_) => 2,
             Self::Nobody(_) | Self::Cut { .. } | Self::Unavailable(_) => 3,
             Self::TimedOut { .. } => 5,
@@ -138,6 +141,7 @@ impl Answer {
         let message = self.reason().await?;
         Err(match status {
             StatusCode::SERVICE_UNAVAILABLE => Failure::Unavailable(message),
+            StatusCode::GONE => Failure::Gone(message),
             _ => Failure::Refused(message),
         })
     }

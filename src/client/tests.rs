@@ -128,7 +128,12 @@ fn done(exit: u8, message: &str) -> Line {
 }
 
 async fn reload_within(gate: &Gate, limit: Duration) -> Result<Done, Failure> {
-    try_reload(gate.control(), Some("web"), Wait::Drained, limit).await
+    let patience = Patience {
+        wait: Wait::Drained,
+        timeout: limit,
+    };
+    let query = Query::new(verb(Some("web"), "reload"));
+    post_within(gate.control(), query, patience).await
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -207,6 +212,41 @@ async fn an_unknown_service_exits_2_and_lists_those_that_there_are() {
 }
 
 #[tokio::test]
+async fn a_generation_that_isnt_there_exits_1() {
+    let gate = Gate::start(|_, _| {});
+    let target = "/v1/services/web/connections?generation=9";
+    let answer = ask(gate.control(), Method::GET, target).await.unwrap();
+    let failure = answer.accepted().await.map(|_| ()).unwrap_err();
+    let says = "there is no generation 9: there is none";
+    assert_eq!((failure.exit(), &*failure.to_string()), (1, says));
+}
+
+#[test]
+fn an_event_is_one_line_with_its_time() {
+    let step = |message: &str| {
+        Line::Step(Step {
+            at: 1_767_225_600.25,
+            elapsed_seconds: 3.0,
+            service: "web".into(),
+            generation: Some(4),
+            step: "ready".into(),
+            message: message.into(),
+        })
+    };
+    let says = "2026-01-01T00:00:00.250Z  web  ready       generation 4 is ready";
+    let line = step("generation 4\nis ready");
+    assert_eq!(events::text(&line).as_deref(), Some(says));
+    let line = step("\x1b[2J").clone();
+    assert!(!events::text(&line).unwrap().contains('\x1b'));
+    let lost = Line::Lost { lines: 7 };
+    assert!(
+        events::text(&lost)
+            .unwrap()
+            .starts_with("7 lines are missing")
+    );
+}
+
+#[tokio::test]
 async fn status_is_of_all_or_of_one() {
     let gate = Gate::start(|_, _| {});
     assert_eq!(
@@ -227,13 +267,17 @@ async fn activate_carries_its_backends() {
         lines.try_send(done(0, "")).unwrap();
     });
     let backends = ["l0=[::1]:80", "unix:/run/a b&c.sock"].map(|text| text.parse().unwrap());
-    activate(gate.control(), Some("web"), &backends).await;
+    let patience = Patience {
+        wait: Wait::Drained,
+        timeout: LONG,
+    };
+    activate(gate.control(), Some("web"), &backends, patience).await;
     assert_eq!(
         requests.recv().await.unwrap(),
         Request::Activate {
             service: Some("web".into()),
             backends: backends.into(),
-            drained: false
+            drained: true
         }
     );
 }

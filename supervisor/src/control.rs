@@ -3,7 +3,8 @@
 //! Nothing that a client does reaches further than its own connection. One request a connection; at most [`CLIENTS`] at once;
 //! a head has 64 KiB and 5 s; a client that takes nothing for 30 s is cut; one of another user is closed before it is
 //! read. The supervisor never waits for a client. A client's end is noticed while nothing is written, and drops its lines:
-//! the supervisor then ends a hold that it owned, and lets everything else go on.
+//! the supervisor then ends a hold that it owned, and lets everything else go on. At the end readers of events hear the last
+//! steps, and an end that isn't cut.
 
 mod route;
 mod socket;
@@ -28,9 +29,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::handle::{Handle, Stopping};
-use crate::protocol::{Line, Request};
+use crate::protocol::{Line, Request, Step};
 use crate::reserve::Reserve;
 use route::{Refusal, Route};
 pub use socket::{ControlError, ControlSocket, bind, connect, default_path};
@@ -73,6 +75,7 @@ pub async fn serve(
     let listener = UnixListener::from_std(listener)?;
     let mut shutdown = pin!(shutdown);
     let mut clients = JoinSet::new();
+    let ends = CancellationToken::new();
     loop {
         reserve.refill(&listener);
         let affordable = reserve.is_full() || clients.is_empty();
@@ -83,7 +86,7 @@ pub async fn serve(
                 Ok(stream) if !is_admitted(&stream, admitted) => {}
                 Ok(stream) if clients.len() >= CLIENTS => turn_away(stream),
                 Ok(stream) => {
-                    clients.spawn(converse(stream, handle.clone()));
+                    clients.spawn(converse(stream, handle.clone(), ends.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the control socket can't accept a client");
@@ -94,6 +97,7 @@ pub async fn serve(
     }
     drop(name);
     drop(listener);
+    ends.cancel();
     let last_lines = async { while clients.join_next().await.is_some() {} };
     let _ = timeout(LINGER, last_lines).await;
     Ok(())
@@ -129,8 +133,8 @@ fn is_admitted(stream: &UnixStream, admitted: [Uid; 2]) -> bool {
 }
 
 /// One client, one request.
-async fn converse(stream: UnixStream, handle: Handle) {
-    let service = service_fn(|request| answer(request, &handle));
+async fn converse(stream: UnixStream, handle: Handle, ends: CancellationToken) {
+    let service = service_fn(|request| answer(request, &handle, &ends));
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -151,14 +155,22 @@ async fn converse(stream: UnixStream, handle: Handle) {
 
 type Answer = Response<Either<Full<Bytes>, Lines>>;
 
-async fn answer(request: hyper::Request<Incoming>, handle: &Handle) -> Result<Answer, Infallible> {
-    Ok(match respond(&request, handle).await {
+async fn answer(
+    request: hyper::Request<Incoming>,
+    handle: &Handle,
+    ends: &CancellationToken,
+) -> Result<Answer, Infallible> {
+    Ok(match respond(&request, handle, ends).await {
         Ok(answer) => answer,
         Err(Refusal { status, message }) => json_answer(status, &json!({ "error": message })),
     })
 }
 
-async fn respond(request: &hyper::Request<Incoming>, handle: &Handle) -> Result<Answer, Refusal> {
+async fn respond(
+    request: &hyper::Request<Incoming>,
+    handle: &Handle,
+    ends: &CancellationToken,
+) -> Result<Answer, Refusal> {
     if !request.body().is_end_stream() {
         let message = "a request has no body here: parameters stand in the query";
         return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message));
@@ -175,7 +187,7 @@ async fn respond(request: &hyper::Request<Incoming>, handle: &Handle) -> Result<
         }),
         Route::Events => {
             let (lines, receiver) = mpsc::channel(1);
-            tokio::spawn(forward(handle.events(), lines));
+            tokio::spawn(forward(handle.events(), lines, ends.clone()));
             Ok(lines_answer(Either::Right(Lines::new(receiver, true))))
         }
         Route::Connections {
@@ -186,6 +198,11 @@ async fn respond(request: &hyper::Request<Incoming>, handle: &Handle) -> Result<
             let connections = handle.connections(&service, generation).await?;
             let connections =
                 connections.map_err(|message| Refusal::new(StatusCode::NOT_FOUND, message))?;
+            if let Some(number) = generation
+                && connections.is_empty()
+            {
+                lives(&service, number, handle).await?;
+            }
             let lines: Vec<u8> = connections.iter().flat_map(json_line).collect();
             Ok(lines_answer(Either::Left(Full::from(lines))))
         }
@@ -211,18 +228,47 @@ async fn resolve(name: &str, handle: &Handle) -> Result<String, Refusal> {
     route::resolve(name, &names).map(str::to_owned)
 }
 
+/// Refuses a generation that isn't there, and says which are.
+async fn lives(service: &str, number: u64, handle: &Handle) -> Result<(), Refusal> {
+    let status = handle.status().await?;
+    let service = status.services.iter().find(|one| one.name == service);
+    let live: Vec<u64> = service
+        .into_iter()
+        .flat_map(|service| service.generations.iter().map(|one| one.number))
+        .collect();
+    if live.contains(&number) {
+        return Ok(());
+    }
+    let there_are = match live.as_slice() {
+        [] => "there is none".to_owned(),
+        [only] => format!("there is {only}"),
+        _ => {
+            let numbers: Vec<String> = live.iter().map(u64::to_string).collect();
+            format!("there are {}", numbers.join(", "))
+        }
+    };
+    let message = format!("there is no generation {number}: {there_are}");
+    Err(Refusal::new(StatusCode::GONE, message))
+}
+
 impl From<Stopping> for Refusal {
     fn from(stopping: Stopping) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, stopping.to_string())
     }
 }
 
-/// Carries steps to one reader of events, until either ends. Steps that a slow reader missed are counted to it.
-async fn forward(mut steps: broadcast::Receiver<crate::protocol::Step>, lines: mpsc::Sender<Line>) {
+/// Carries steps to one reader of events, until it, they or the gate end. Steps that a slow reader missed are counted to it.
+async fn forward(
+    mut steps: broadcast::Receiver<Step>,
+    lines: mpsc::Sender<Line>,
+    ends: CancellationToken,
+) {
     loop {
         let step = tokio::select! {
+            biased;
             () = lines.closed() => return,
             step = steps.recv() => step,
+            () = ends.cancelled() => return,
         };
         let line = match step {
             Ok(step) => Line::Step(step),

@@ -7,7 +7,9 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::handle::{Ask, Asked, pair};
-use crate::protocol::{Connection, Done, Request, ServiceStatus, Status, Step};
+use crate::protocol::{
+    Connection, Done, GenerationState, GenerationStatus, Request, ServiceStatus, Status,
+};
 
 /// A server at a socket of its own. Verbs are handed to the test, the rest is answered.
 struct Fixture {
@@ -53,7 +55,8 @@ impl Fixture {
                         answer,
                     } => {
                         assert_eq!(service, "web");
-                        drop(answer.send(Ok(vec![connection(generation)])));
+                        let one = (generation == Some(7)).then(|| connection(generation));
+                        drop(answer.send(Ok(one.into_iter().collect())));
                     }
                     Ask::Shutdown => {}
                 }
@@ -127,7 +130,7 @@ fn status() -> Status {
         held: false,
         pending: 0,
         running: None,
-        generations: vec![],
+        generations: [7, 8].map(generation).into(),
         last_reload: None,
         activated: None,
         last_failure: None,
@@ -144,6 +147,18 @@ fn status() -> Status {
         pending: 0,
         pending_max: 1,
         services: vec![service],
+    }
+}
+
+fn generation(number: u64) -> GenerationStatus {
+    GenerationStatus {
+        number,
+        state: GenerationState::Draining,
+        pid: None,
+        age_seconds: 1.0,
+        connections: 0,
+        endpoints: vec![],
+        waits_for: None,
     }
 }
 
@@ -198,6 +213,23 @@ async fn answers_questions() {
     assert_eq!(
         body,
         "{\"not_ready\":\"web has no active generation\",\"ready\":false}\n"
+    );
+}
+
+#[tokio::test]
+async fn a_generation_without_connections_isnt_one_that_isnt_there() {
+    let fixture = Fixture::start();
+    let (code, body) = fixture
+        .ask("GET /v1/services/-/connections?generation=8")
+        .await;
+    assert_eq!((code, &*body), (200, ""));
+    let (code, body) = fixture
+        .ask("GET /v1/services/-/connections?generation=9")
+        .await;
+    assert_eq!(code, 410);
+    assert_eq!(
+        body,
+        "{\"error\":\"there is no generation 9: there are 7, 8\"}\n"
     );
 }
 
@@ -390,8 +422,14 @@ async fn the_end_removes_the_socket_and_lets_last_lines_out() {
     let mut fixture = Fixture::start();
     let mut client = fixture.send("POST /v1/services/web/reload").await;
     let (_, lines) = fixture.verbs.recv().await.unwrap();
-    let _reader = fixture.send("GET /v1/events").await; // never ends by itself
+    let mut reader = fixture.send("GET /v1/events").await;
+    read_to(&mut reader, "\r\n").await; // it is subscribed once its head is there
+    fixture.steps.send(step("drained")).unwrap();
     fixture.stop.send(()).unwrap();
+    read_to(&mut reader, "drained").await;
+    let mut rest = String::new();
+    reader.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.ends_with("0\r\n\r\n"), "it isn't cut: {rest:?}");
     lines.send(done()).await.unwrap();
     drop(lines);
     read_to(&mut client, "\"type\":\"done\"").await;
