@@ -121,7 +121,8 @@ async fn serve(
     let config = loaded.config.clone();
     let process = &config.process;
     // The directory's lock comes before the socket: of two gates that start at once, one gets both.
-    let runtime_dir = RuntimeDir::open(&process.runtime_dir).map_err(directory_refused)?;
+    let runtime_dir = RuntimeDir::open(&process.runtime_dir)
+        .map_err(|error| directory_refused(process, &error))?;
     let control = control::bind(&process.control).map_err(control_refused)?;
     let metrics_listener = process.metrics.map(bind_metrics).transpose()?;
     let metrics_address = metrics_listener
@@ -259,8 +260,28 @@ fn not_started(error: supervisor::StartError) -> StartError {
     }
 }
 
-fn directory_refused(error: RuntimeDirError) -> StartError {
-    StartError::Refused(error.to_string())
+/// The runtime directory is the control socket's where none is given: then the user has named that one alone.
+fn directory_refused(process: &ProcessConfig, error: &RuntimeDirError) -> StartError {
+    let unfit = match error {
+        RuntimeDirError::NotADirectory(_) => true,
+        RuntimeDirError::System { source, .. } => matches!(
+            source.kind(),
+            io::ErrorKind::NotFound
+                | io::ErrorKind::PermissionDenied
+                | io::ErrorKind::ReadOnlyFilesystem
+        ),
+        _ => false,
+    };
+    let same = process.control.parent() == Some(&process.runtime_dir);
+    StartError::Refused(match unfit && same {
+        true => format!(
+            "--control {}: no socket can be made there, nor generations have their directories beside it: give a path in a \
+             directory where uid {} may write",
+            process.control.display(),
+            nix::unistd::geteuid()
+        ),
+        false => error.to_string(),
+    })
 }
 
 fn control_refused(error: ControlError) -> StartError {

@@ -1,8 +1,11 @@
 //! What doesn't start: the exit code, one sentence that names the place and the cure, and nothing left behind.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -170,6 +173,48 @@ fn something_else_at_the_control_sockets_path_is_left_alone() {
     refuses(&syngate(dir.path(), GOOD, &RUN, &[]), 71, &["control.sock"]);
     let kept = fs::read_to_string(dir.path().join("control.sock")).unwrap();
     assert_eq!(kept, "precious");
+}
+
+#[test]
+fn a_place_where_no_socket_can_be_is_named_with_the_cure() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in ["/proc/x.sock", "/dev/null/x.sock"] {
+        let mut args = RUN;
+        args[4] = path;
+        let output = syngate(dir.path(), GOOD, &args, &[]);
+        refuses(
+            &output,
+            71,
+            &[path, "--control", "give a path in a directory"],
+        );
+        assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
+    }
+}
+
+#[test]
+fn who_may_not_ask_is_told_whose_the_socket_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sock");
+    let _gate = UnixListener::bind(&path).unwrap();
+    // Where everybody can reach it.
+    let program = dir.path().join("syngate");
+    fs::copy(env!("CARGO_BIN_EXE_syngate"), &program).unwrap();
+    let mut status = Command::new(program);
+    status.args(["status", "--control"]).arg(&path);
+    let me = nix::unistd::geteuid();
+    let says = if me.is_root() {
+        // Root may always, so somebody else asks.
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        status.uid(65_534);
+        "uid 65534 may not use the control socket".to_owned()
+    } else {
+        fs::set_permissions(&path, Permissions::from_mode(0)).unwrap();
+        format!("uid {me} may not use the control socket")
+    };
+    let output = status.output().unwrap();
+    let owner = format!("is uid {me}'s: ask as that user or as root");
+    refuses(&output, 3, &[&says, path.to_str().unwrap(), &owner]);
 }
 
 #[test]

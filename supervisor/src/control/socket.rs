@@ -42,7 +42,7 @@ pub enum ControlError {
         pid: Option<i32>,
     },
     /// Something else is there.
-    #[error("{} is not a socket and was left alone: remove it, or give --control another path", path.display())]
+    #[error("{} is not a socket and was left alone: give --control another path, or remove what is there", path.display())]
     NotASocket {
         /// What is there.
         path: PathBuf,
@@ -60,12 +60,24 @@ pub enum ControlError {
         tried: String,
     },
     /// The system refused.
-    #[error("the control socket {} can't be made: {source}", path.display())]
+    #[error("the control socket {} can't be made ({source}): give --control a path in a directory where uid {} may make one", path.display(), geteuid())]
     Refused {
         /// The socket.
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// A client isn't the gate's user.
+    #[error(
+        "uid {} may not use the control socket {}, which is uid {owner}'s: ask as that user or as root, as with sudo",
+        geteuid(),
+        path.display()
+    )]
+    Denied {
+        /// The socket.
+        path: PathBuf,
+        /// Whose it is, or the first directory on the way that keeps this user out.
+        owner: u32,
     },
     /// A client found no gate.
     #[error(
@@ -190,7 +202,7 @@ fn remove_stale(path: &Path) -> Result<(), ControlError> {
 /// Connects to the gate at `path`, or at the first default place where one answers. The stream is non-blocking.
 ///
 /// # Errors
-/// [`ControlError::Nobody`] names every place that was tried.
+/// [`ControlError::Denied`] names a socket of somebody else, [`ControlError::Nobody`] every place that was tried.
 pub fn connect(path: Option<&Path>) -> Result<(UnixStream, PathBuf), ControlError> {
     let places = match path {
         Some(path) => vec![Place::given(path)],
@@ -200,13 +212,30 @@ pub fn connect(path: Option<&Path>) -> Result<(UnixStream, PathBuf), ControlErro
         ),
     };
     let mut tried = Tried::default();
+    let mut denied = None;
     for place in places {
         match place.trusted().and_then(|()| dial(&place.path)) {
             Ok(stream) => return Ok((stream, place.path)),
-            Err(error) => tried.add(&place, &error),
+            Err(error) => {
+                tried.add(&place, &error);
+                if error.kind() == io::ErrorKind::PermissionDenied {
+                    denied = denied.or(owned(place.path));
+                }
+            }
         }
     }
-    Err(ControlError::Nobody { tried: tried.0 })
+    Err(denied.unwrap_or(ControlError::Nobody { tried: tried.0 }))
+}
+
+/// Whose it is that keeps this user out: the socket's owner, or the owner of the directory behind which nothing can be seen.
+fn owned(path: PathBuf) -> Option<ControlError> {
+    let visible = path
+        .ancestors()
+        .find_map(|way| fs::symlink_metadata(way).ok());
+    visible.map(|found| ControlError::Denied {
+        owner: found.uid(),
+        path,
+    })
 }
 
 /// The first default place where [`bind`] can make the socket. Changes nothing.

@@ -89,9 +89,24 @@ fn says_that_a_path_is_too_long_or_its_directory_missing() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.ends_with("No such file or directory (os error 2)"),
+        error.contains("No such file or directory") && error.contains("give --control a path"),
         "{error}"
     );
+}
+
+#[test]
+fn says_whose_socket_it_is_that_may_not_be_used() {
+    let directory = directory();
+    let path = directory.path().join("s");
+    let uid = geteuid();
+    for path in [path.clone(), path.join("beneath")] {
+        let error = owned(path.clone()).unwrap().to_string();
+        let says = format!(
+            "uid {uid} may not use the control socket {}, which is uid {uid}'s: ask as that user or as root, as with sudo",
+            path.display()
+        );
+        assert_eq!(error, says);
+    }
 }
 
 #[test]
