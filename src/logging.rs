@@ -1,7 +1,9 @@
 //! The log: lines to stderr, as text or JSON.
 //!
-//! A line is put on a bounded queue and written by a thread of its own, so a reader that is slow or stuck never blocks the
+//! A record is put on a bounded queue and written by a thread of its own, so a reader that is slow or stuck never blocks the
 //! gate. What finds the queue full is dropped, counted, and said.
+
+mod text;
 
 use std::io::{self, IsTerminal, Write};
 use std::str::FromStr;
@@ -60,7 +62,10 @@ impl Log {
             .with_writer(queue.clone());
         let terminal = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         match format {
-            LogFormat::Text => builder.with_target(false).with_ansi(terminal).try_init(),
+            LogFormat::Text => builder
+                .with_ansi(terminal)
+                .event_format(text::Text)
+                .try_init(),
             LogFormat::Json => builder.json().flatten_event(true).try_init(),
         }
         .map_err(io::Error::other)?;
@@ -91,7 +96,7 @@ enum Message {
     Flush(SyncSender<()>),
 }
 
-/// The writing end of the queue. One write is one line.
+/// The writing end of the queue. One write is one record.
 #[derive(Clone, Debug)]
 struct Queue {
     sender: SyncSender<Message>,
