@@ -209,7 +209,7 @@ fn who_may_not_ask_is_told_whose_the_socket_is() {
         status.uid(65_534);
         "uid 65534 may not use the control socket".to_owned()
     } else {
-        fs::set_permissions(&path, Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
         format!("uid {me} may not use the control socket")
     };
     let output = status.output().unwrap();

@@ -147,7 +147,11 @@ fn the_last_word_is_said_once() {
     let count = |done: &Done, word: &str| format!("{}{}", done.out, done.err).matches(word).count();
     for wait in ["active", "drained"] {
         let done = gate.run(["reload", "--wait", wait]);
-        assert_eq!(count(done.expect_code(0), "serves"), 1, "{done:?}");
+        assert_eq!(
+            count(done.expect_code(0), "serves; generation"),
+            1,
+            "{done:?}"
+        );
     }
     fs::write(gate.dir().join("bad"), "").expect("a file");
     let done = gate.run(["reload"]);
