@@ -17,11 +17,17 @@ pub(crate) mod options;
 
 /// A front TCP relay that never reloads.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(version, max_term_width = 100, disable_help_subcommand = true, after_help = EXAMPLE)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
+
+/// What to begin with.
+const EXAMPLE: &str = "\
+For example, a server behind port 8080, and a reload of it from another terminal:
+  syngate run --listen 8080 -- python3 -m http.server --bind {addr} {port}
+  syngate reload";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -58,6 +64,7 @@ pub(crate) enum Ask {
     /// End a hold
     Release(ServiceArgs),
     /// Make servers that somebody else runs the next generation
+    #[command(override_usage = "syngate activate [SERVICE] [OPTIONS] --backend [LISTENER=]ADDR...")]
     Activate(ActivateArgs),
     /// Flip back to the previous generation while it can still serve
     Rollback(ServiceArgs),

@@ -20,13 +20,13 @@ pub(crate) fn run(what: &Generate) -> io::Result<()> {
 
 fn completions(shell: Shell, output: &mut dyn Write) -> io::Result<()> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "syngate", &mut text);
+    clap_complete::generate(shell, &mut visible(), "syngate", &mut text);
     output.write_all(&text)
 }
 
 /// `syngate.1`, and `syngate-VERB.1` for each verb.
 fn man(dir: &Path) -> io::Result<()> {
-    let mut root = Cli::command();
+    let mut root = visible();
     root.build();
     let page = |command: Command, name: &str| {
         let mut file = File::create(dir.join(format!("{name}.1")))?;
@@ -34,11 +34,23 @@ fn man(dir: &Path) -> io::Result<()> {
             .title(name.to_uppercase())
             .render(&mut file)
     };
-    for verb in root.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+    for verb in root.get_subcommands() {
         let name = format!("syngate-{}", verb.get_name());
         page(verb.clone().name(name.clone()), &name)?;
     }
     page(root, "syngate")
+}
+
+/// The command line without its hidden verbs, which some shells would complete.
+fn visible() -> Command {
+    let all = Cli::command();
+    let verbs = all.get_subcommands().filter(|verb| !verb.is_hide_set());
+    Command::new("syngate")
+        .about(all.get_about().cloned().unwrap_or_default())
+        .after_help(all.get_after_help().cloned().unwrap_or_default())
+        .version(env!("CARGO_PKG_VERSION"))
+        .disable_help_subcommand(true)
+        .subcommands(verbs.cloned())
 }
 
 #[cfg(test)]
@@ -58,9 +70,12 @@ mod tests {
 
     #[test]
     fn completions_know_verbs_and_options() {
-        let mut text = Vec::new();
-        completions(Shell::Bash, &mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("--drain-timeout") && text.contains("rollback"));
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut text = Vec::new();
+            completions(shell, &mut text).unwrap();
+            let text = String::from_utf8(text).unwrap();
+            assert!(text.contains("drain-timeout") && text.contains("rollback"));
+            assert!(!text.contains("demo-backend"), "{shell}");
+        }
     }
 }
