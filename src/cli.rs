@@ -17,7 +17,7 @@ pub(crate) mod options;
 
 /// A front TCP relay that never reloads.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, disable_help_subcommand = true, after_help = EXAMPLE)]
+#[command(version, max_term_width = 100, after_help = EXAMPLE)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,

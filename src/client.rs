@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use hyper::{Method, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use syngate_supervisor::config::BackendAddress;
+use syngate_supervisor::names::there_are;
 use syngate_supervisor::protocol::{Connection, Done, Line, Status};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -279,10 +280,7 @@ pub(crate) async fn fetch_status(
             .collect();
         status.services.retain(|service| service.name == name);
         if status.services.is_empty() {
-            let message = format!(
-                "there is no service {name:?}: there are {}",
-                names.join(", ")
-            );
+            let message = format!("there is no service {name:?}: {}", there_are(&names));
             return Err(Failure::Refused(message));
         }
     }

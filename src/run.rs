@@ -32,7 +32,7 @@ use crate::cli::options::RunArgs;
 use crate::config::facts::Facts;
 use crate::config::{Loaded, Loader, StartError};
 use crate::logging::Log;
-use crate::{check, complain};
+use crate::{BAD_CONFIGURATION, check, complain};
 
 /// Signals that the main thread takes; all other threads have them blocked.
 const SIGNALS: [Signal; 5] = [
@@ -184,8 +184,15 @@ async fn serve(
     if let Some(admin) = admin {
         admin.stop();
     }
-    ended.map_err(not_started)?;
-    info!("the gate has stopped");
+    match ended {
+        Ok(()) => info!("the gate has stopped"),
+        Err(supervisor::StartError::System(what)) => return Err(StartError::Refused(what)),
+        // With its service on each line of what the check has printed.
+        Err(supervisor::StartError::Check { service, why }) => {
+            error!(service, step = "check", "{why}");
+            return Ok(ExitCode::from(BAD_CONFIGURATION));
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -251,13 +258,6 @@ fn serve_metrics(
         sample: Box::new(move || sample.sample()),
     };
     admin::serve(listener, metrics, health).map_err(refused("the metrics can't be served"))
-}
-
-fn not_started(error: supervisor::StartError) -> StartError {
-    match error {
-        supervisor::StartError::Check { .. } => StartError::Invalid(error.to_string()),
-        supervisor::StartError::System(what) => StartError::Refused(what),
-    }
 }
 
 /// The runtime directory is the control socket's where none is given: then the user has named that one alone.

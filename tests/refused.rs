@@ -141,7 +141,7 @@ fn the_backends_own_words_say_why_its_check_failed() {
         refuses(
             &output,
             78,
-            &["service web", "exited with status 1", "line 7 is bad"],
+            &["web", "exited with status 1", "line 7 is bad"],
         );
     }
     let file = format!("{GOOD}check = \"sleep 60\"\ncheck_timeout = \"100ms\"\n");

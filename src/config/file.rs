@@ -162,6 +162,11 @@ fn unknown(name: &str, place: Place<'_>) -> String {
     if there.iter().any(|key| key == name) {
         return format!("`{name}` can't stand here: {belongs}");
     }
+    if let Place::Top = place
+        && strsim::damerau_levenshtein(name, "services") <= 2
+    {
+        return format!("unknown table `{name}`: did you mean [services.NAME]?");
+    }
     let near: Vec<_> = here
         .iter()
         .filter(|key| {

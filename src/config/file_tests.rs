@@ -41,6 +41,16 @@ fn unknown_keys_name_the_line_and_what_is_near() {
 }
 
 #[test]
+fn a_misspelt_table_of_services_is_told_from_a_key() {
+    for name in ["service", "servcies", "Services"] {
+        refused(
+            &format!("[{name}.web]\nlisten = 80\n"),
+            &format!("gate.toml:1: unknown table `{name}`: did you mean [services.NAME]?"),
+        );
+    }
+}
+
+#[test]
 fn keys_in_the_wrong_place_are_sent_to_the_right_one() {
     refused(
         "\nlisten = 80\n",

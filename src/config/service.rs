@@ -12,6 +12,7 @@ use syngate_gate::ServiceSettings;
 use syngate_gate::listener::{Address, Named, Own};
 use syngate_gate::proxy_protocol::Version;
 use syngate_supervisor::config::{Backend, Haproxy, ListenerConfig, Pass, ServiceConfig, Strategy};
+use syngate_supervisor::names::there_are;
 
 use super::StartError;
 use super::facts::Facts;
@@ -178,15 +179,11 @@ impl Context<'_> {
         if names.contains(wanted) {
             return Ok(());
         }
-        let have = if names.is_empty() {
-            "there are none".to_owned()
-        } else {
-            format!("there are {}", names.join(", "))
-        };
         Err(self.error(
             "listen",
             format_args!(
-                "no inherited socket is called {wanted} ({have}): set FileDescriptorName= in the socket unit, or LISTEN_FDNAMES"
+                "no inherited socket is called {wanted} ({}): set FileDescriptorName= in the socket unit, or LISTEN_FDNAMES",
+                there_are(names)
             ),
         ))
     }

@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use syngate_gate::{ServiceSettings, listener};
 
 use crate::haproxy::Plan;
+use crate::names::there_are;
 use crate::readiness::Ready;
 
 /// One service: the listeners that flip together, and how the generations behind them are made.
@@ -93,8 +94,8 @@ impl ServiceConfig {
         let named = backends.iter().map(|backend| backend.listener.as_deref());
         if let Some(stray) = named.clone().flatten().find(|name| !names.contains(name)) {
             return Err(format!(
-                "there is no listener {stray} (there are {}): name one of these, or none for all",
-                names.join(", ")
+                "there is no listener {stray} ({}): name one that there is, or none for all",
+                there_are(&names)
             ));
         }
         let serves = |name: &str| named.clone().any(|one| one.is_none_or(|one| one == name));

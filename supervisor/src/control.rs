@@ -32,6 +32,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::{Handle, Stopping};
+use crate::names::there_are;
 use crate::protocol::{Line, Request, Step};
 use crate::reserve::Reserve;
 use route::{Refusal, Route};
@@ -239,15 +240,7 @@ async fn lives(service: &str, number: u64, handle: &Handle) -> Result<(), Refusa
     if live.contains(&number) {
         return Ok(());
     }
-    let there_are = match live.as_slice() {
-        [] => "there is none".to_owned(),
-        [only] => format!("there is {only}"),
-        _ => {
-            let numbers: Vec<String> = live.iter().map(u64::to_string).collect();
-            format!("there are {}", numbers.join(", "))
-        }
-    };
-    let message = format!("there is no generation {number}: {there_are}");
+    let message = format!("there is no generation {number}: {}", there_are(&live));
     Err(Refusal::new(StatusCode::GONE, message))
 }
 

@@ -14,6 +14,7 @@ pub mod haproxy;
 pub mod inherited;
 mod launch;
 pub mod leftovers;
+pub mod names;
 pub mod notify;
 pub mod occupied;
 pub mod output;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use syngate_supervisor::config::{Backend, BackendTarget, Pass, ServiceConfig, Strategy};
+use syngate_supervisor::names::there_are;
 
 use super::super::layer::COMMAND;
 use super::super::placeholders::{Word, placeholders};
@@ -85,8 +86,8 @@ fn misplaced(service: &ServiceConfig) -> Vec<String> {
         .iter()
         .filter(|one| one.listener.is_some_and(|name| !names.contains(&name)))
         .map(|stray| {
-            let names = names.join(", ");
-            format!("{stray} stands for no listener (there are {names}): correct its name")
+            let names = there_are(&names);
+            format!("{stray} stands for no listener ({names}): correct its name")
         })
         .collect();
     let told = PLACES

@@ -16,7 +16,7 @@ fn a_service_needs_a_listener_and_a_backend() {
     );
     refuses(
         "--listen 80 --backend web=h:1",
-        "--backend: there is no listener web (there are l0): name one of these, or none for all",
+        "--backend: there is no listener web (there is l0): name one that there is, or none for all",
     );
     assert_eq!(
         file("[services.web]\nbackend = \"h:1\"\n", "", &[]).unwrap_err(),

@@ -6,6 +6,7 @@ use hyper::{Method, StatusCode};
 use percent_encoding::percent_decode_str;
 
 use crate::config::BackendAddress;
+use crate::names::there_are;
 use crate::protocol::Request;
 
 /// The name that stands for the only service. No service can be called so.
@@ -122,7 +123,7 @@ pub(super) fn resolve<'a>(name: &str, names: &[&'a str]) -> Result<&'a str, Refu
     match *names {
         [only] if name == ONLY => Ok(only),
         _ if name == ONLY => {
-            let message = format!("name a service: there are {}", names.join(", "));
+            let message = format!("name a service: {}", there_are(names));
             Err(Refusal::new(StatusCode::NOT_FOUND, message))
         }
         _ => names
@@ -130,10 +131,7 @@ pub(super) fn resolve<'a>(name: &str, names: &[&'a str]) -> Result<&'a str, Refu
             .find(|known| **known == name)
             .copied()
             .ok_or_else(|| {
-                let message = format!(
-                    "there is no service {name:?}: there are {}",
-                    names.join(", ")
-                );
+                let message = format!("there is no service {name:?}: {}", there_are(names));
                 Refusal::new(StatusCode::NOT_FOUND, message)
             }),
     }

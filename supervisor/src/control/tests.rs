@@ -240,7 +240,7 @@ async fn names_the_services_that_there_are() {
     assert_eq!(code, 404);
     assert_eq!(
         body,
-        "{\"error\":\"there is no service \\\"other\\\": there are web\"}\n"
+        "{\"error\":\"there is no service \\\"other\\\": there is web\"}\n"
     );
 }
 
