@@ -204,7 +204,7 @@ pub(crate) enum Generate {
     },
     /// Write a man page a verb into DIR
     Man {
-        /// An existing directory
+        /// Made where it is missing
         dir: PathBuf,
     },
 }

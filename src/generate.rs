@@ -1,6 +1,6 @@
 //! Completions and man pages, from the command line's own definition.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -26,6 +26,8 @@ fn completions(shell: Shell, output: &mut dyn Write) -> io::Result<()> {
 
 /// `syngate.1`, and `syngate-VERB.1` for each verb.
 fn man(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())))?;
     let mut root = visible();
     root.build();
     let page = |command: Command, name: &str| {
@@ -60,12 +62,15 @@ mod tests {
     #[test]
     fn there_is_a_page_for_each_visible_verb() {
         let dir = tempfile::tempdir().unwrap();
-        man(dir.path()).unwrap();
+        let dir = dir.path().join("share/man1"); // made where it is missing
+        man(&dir).unwrap();
         for name in ["syngate", "syngate-run", "syngate-hold", "syngate-status"] {
-            let page = std::fs::read_to_string(dir.path().join(format!("{name}.1"))).unwrap();
+            let page = std::fs::read_to_string(dir.join(format!("{name}.1"))).unwrap();
             assert!(page.contains(".SH NAME"), "{name}: {page}");
         }
-        assert!(!dir.path().join("syngate-generate.1").exists());
+        assert!(!dir.join("syngate-generate.1").exists());
+        let error = man(Path::new("/dev/null/man1")).unwrap_err();
+        assert!(error.to_string().starts_with("/dev/null/man1: "), "{error}");
     }
 
     #[test]

@@ -26,6 +26,11 @@ pub(crate) enum Failure {
         path.display()
     )]
     Cut { path: PathBuf, why: String },
+    #[error(
+        "the answer of the gate at {} {why}: the gate's log may say more, if it wasn't killed",
+        path.display()
+    )]
+    Broken { path: PathBuf, why: String },
     #[error("{0}")]
     Unavailable(String),
     #[error("{0}")]
@@ -42,7 +47,7 @@ impl Failure {
         match self {
             Self::Gone(_) => 1,
             Self::Refused(_) => 2,
-            Self::Nobody(_) | Self::Cut { .. } | Self::Unavailable(_) => 3,
+            Self::Nobody(_) | Self::Cut { .. } | Self::Broken { .. } | Self::Unavailable(_) => 3,
             Self::TimedOut { .. } => 5,
         }
     }
@@ -167,7 +172,7 @@ impl Answer {
                 return Ok(Some(line));
             }
             if self.rest.len() > LINE_MAX {
-                return Err(self.cut_by("it sent a line of over 1 MiB"));
+                return Err(self.broken("has a line of over 1 MiB"));
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => {
@@ -175,7 +180,8 @@ impl Answer {
                         self.rest.extend_from_slice(data);
                     }
                 }
-                Some(Err(error)) => return Err(self.cut_by(&error.to_string())),
+                // The error says no more.
+                Some(Err(_)) => return Err(self.broken("was cut off")),
                 None => return Ok(None),
             }
         }
@@ -192,16 +198,17 @@ impl Answer {
 
     /// Reads a line.
     pub(crate) fn read<T: DeserializeOwned>(&self, line: &[u8]) -> Result<T, Failure> {
-        serde_json::from_slice(line).map_err(|error| self.cut_by(&format!("its answer: {error}")))
+        serde_json::from_slice(line)
+            .map_err(|error| self.broken(&format!("can't be read ({error})")))
     }
 
     /// It ended before its last line.
     pub(crate) fn cut(&self) -> Failure {
-        self.cut_by("before the last line of its answer")
+        self.broken("has no last line")
     }
 
-    fn cut_by(&self, why: &str) -> Failure {
-        Failure::Cut {
+    fn broken(&self, why: &str) -> Failure {
+        Failure::Broken {
             path: self.path.clone(),
             why: why.to_owned(),
         }

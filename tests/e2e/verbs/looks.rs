@@ -158,7 +158,7 @@ fn events_are_told_as_they_happen_until_an_interrupt() {
 fn events_end_with_the_gate_and_say_whether_it_was_told_to() {
     for (signal, code, says) in [
         (Signal::SIGTERM, 0, "the gate has stopped"),
-        (Signal::SIGKILL, 3, "ended the connection"),
+        (Signal::SIGKILL, 3, "was cut off"),
     ] {
         let net = Net::new();
         let gate = server(&net, &["--min-ready", "100ms"]);
