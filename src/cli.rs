@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use syngate_supervisor::config::BackendAddress;
@@ -28,6 +29,27 @@ const EXAMPLE: &str = "\
 For example, a server behind port 8080, and a reload of it from another terminal:
   syngate run --listen 8080 -- python3 -m http.server --bind {addr} {port}
   syngate reload";
+
+/// The verbs that take a command to run.
+const RUNNERS: [&str; 3] = ["run", "check", "hold"];
+
+impl Cli {
+    /// Reads the command line; ends the process where it can't be understood, or asks for help.
+    pub(crate) fn read() -> Cli {
+        Cli::try_parse().unwrap_or_else(|mut error| {
+            let verb = std::env::args().nth(1).unwrap_or_default();
+            if let (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) =
+                (error.kind(), error.get(ContextKind::InvalidArg))
+                && RUNNERS.contains(&verb.as_str())
+                && !word.starts_with('-')
+            {
+                let tip = "a command to run stands after ` -- `".into();
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+            }
+            error.exit()
+        })
+    }
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {

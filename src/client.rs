@@ -244,6 +244,7 @@ async fn watch_status(
     let redraw = view == View::Text && io::stdout().is_terminal();
     let mut ticks = interval(WATCH_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut between = "";
     loop {
         ticks.tick().await;
         let status = fetch_status(control, service).await?;
@@ -251,7 +252,11 @@ async fn watch_status(
             View::Json => one_line(&status),
             View::Text => {
                 let text = status::text(&status, now(), status::Paint::for_stdout());
-                if redraw { status::redrawn(&text) } else { text }
+                if redraw {
+                    status::redrawn(&text)
+                } else {
+                    std::mem::replace(&mut between, "\n").to_owned() + &text
+                }
             }
         };
         if !print(&text) {

@@ -65,7 +65,7 @@ mod tests {
         let dir = dir.path().join("share/man1"); // made where it is missing
         man(&dir).unwrap();
         for name in ["syngate", "syngate-run", "syngate-hold", "syngate-status"] {
-            let page = std::fs::read_to_string(dir.join(format!("{name}.1"))).unwrap();
+            let page = fs::read_to_string(dir.join(format!("{name}.1"))).unwrap();
             assert!(page.contains(".SH NAME"), "{name}: {page}");
         }
         assert!(!dir.join("syngate-generate.1").exists());

@@ -4,8 +4,6 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::cli::{Ask, Cli, Client, Verb};
 use crate::client::View;
 
@@ -28,7 +26,7 @@ const REFUSED: u8 = 71;
 const BAD_CONFIGURATION: u8 = 78;
 
 fn main() -> ExitCode {
-    match Cli::parse().verb {
+    match Cli::read().verb {
         Verb::Run(args) => run::run(args),
         Verb::Check(args) => check::check(args),
         Verb::Demo => demo::run(),

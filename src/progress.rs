@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Write};
 
 use syngate_supervisor::protocol::{Done, Step};
 
-/// A terminal's line, less one so that nothing wraps.
+/// What every terminal has, less one: a longer line may have wrapped, so none takes its place.
 const COLUMNS: usize = 79;
 
 /// Up one line and clear it (ECMA-48: CUU, EL).
@@ -28,6 +28,8 @@ pub(crate) struct Progress {
     output: Output,
     terminal: bool,
     last: Option<Step>,
+    /// It is one line of a terminal.
+    replaceable: bool,
     /// A failure that is shown unless the last word is next and says the same.
     failed: Option<Step>,
     said: HashSet<String>,
@@ -48,6 +50,7 @@ impl Progress {
             output,
             terminal,
             last: None,
+            replaceable: false,
             failed: None,
             said: HashSet::new(),
         }
@@ -109,16 +112,18 @@ impl Progress {
     fn render(&mut self, step: &Step) -> String {
         self.said.extend(words(step));
         let last = self.last.replace(step.clone());
-        let line = line(step);
-        if !self.terminal {
-            return line + "\n";
+        let again = self.terminal
+            && self.replaceable
+            && last.is_some_and(|last| {
+                (&last.service, last.generation, &last.step)
+                    == (&step.service, step.generation, &step.step)
+            });
+        let text = lines(step);
+        self.replaceable = text.lines().count() == 1 && text.trim_end().chars().count() <= COLUMNS;
+        match again && self.replaceable {
+            true => format!("{LINE_AGAIN}{text}"),
+            false => text,
         }
-        let again = last.as_ref().is_some_and(|last| {
-            (&last.service, last.generation, &last.step)
-                == (&step.service, step.generation, &step.step)
-        });
-        let short: String = line.chars().take(COLUMNS).collect();
-        format!("{}{short}\n", if again { LINE_AGAIN } else { "" })
     }
 
     /// A reader that has gone doesn't stop the verb.
@@ -139,14 +144,20 @@ fn words(step: &Step) -> [String; 2] {
     [message.clone(), format!("{service}: {message}")]
 }
 
-/// `   0.28 s  default  ready       generation 4 is ready`
-fn line(step: &Step) -> String {
-    let message = printable(&step.message).replace('\n', " ");
-    let line = format!(
-        "{:7.2} s  {}  {:<10}  {message}",
-        step.elapsed_seconds, step.service, step.step
-    );
-    line.trim_end().to_owned()
+/// `   0.28 s  default  ready       generation 4 is ready`; what a check has printed is as many such lines.
+fn lines(step: &Step) -> String {
+    let message = printable(&step.message);
+    let line = |message: &str| {
+        let line = format!(
+            "{:7.2} s  {}  {:<10}  {message}",
+            step.elapsed_seconds, step.service, step.step
+        );
+        format!("{}\n", line.trim_end())
+    };
+    match message.is_empty() {
+        true => line(""),
+        false => message.lines().map(line).collect(),
+    }
 }
 
 /// Text for a terminal, which must not obey a backend: its last words may be in a message.
@@ -155,102 +166,5 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn step(word: &str, message: &str) -> Step {
-        Step {
-            at: 0.0,
-            elapsed_seconds: 1.234,
-            service: "web".into(),
-            generation: Some(3),
-            step: word.into(),
-            message: message.into(),
-        }
-    }
-
-    fn shown(terminal: bool, steps: &[Step]) -> String {
-        let mut progress = Progress::on(Output::None, terminal);
-        steps.iter().map(|step| progress.step(step)).collect()
-    }
-
-    /// What follows the steps.
-    fn closed(steps: &[Step], exit: u8, message: &str) -> String {
-        let mut progress = Progress::on(Output::None, false);
-        for step in steps {
-            progress.step(step);
-        }
-        let message = message.to_owned();
-        progress.end(&Done { exit, message })
-    }
-
-    #[test]
-    fn one_plain_line_a_step() {
-        let steps = [
-            step("draining", "12 connections"),
-            step("draining", "3 connections"),
-        ];
-        assert_eq!(
-            shown(false, &steps),
-            "   1.23 s  web  draining    12 connections\n   1.23 s  web  draining    3 connections\n"
-        );
-    }
-
-    #[test]
-    fn a_terminal_shows_a_count_in_place() {
-        let steps = [
-            step("draining", "12"),
-            step("draining", "3"),
-            step("drained", ""),
-        ];
-        assert_eq!(
-            shown(true, &steps),
-            "   1.23 s  web  draining    12\n\x1b[1A\x1b[2K   1.23 s  web  draining    3\n   1.23 s  web  drained\n"
-        );
-    }
-
-    #[test]
-    fn a_terminal_gets_no_wrapped_line_and_no_escape() {
-        let text = shown(
-            true,
-            &[step("check", &format!("\x1b[2J{}", "x".repeat(200)))],
-        );
-        assert!(!text.contains('\x1b'));
-        assert_eq!(text.chars().count(), COLUMNS + 1);
-    }
-
-    #[test]
-    fn the_last_word_of_a_success_is_said_once() {
-        let steps = [
-            step("success", "generation 2 is active"),
-            step("drained", ""),
-        ];
-        for said in ["generation 2 is active", "web: generation 2 is active"] {
-            assert_eq!(closed(&steps, 0, said), "");
-        }
-        assert_eq!(
-            closed(
-                &steps,
-                0,
-                "web: generation 2 is active\nmail: nothing to do"
-            ),
-            "mail: nothing to do\n"
-        );
-    }
-
-    #[test]
-    fn a_failure_is_said_once_and_by_its_last_word() {
-        let steps = [step("check", ""), step("failed", "reload failed: no")];
-        assert_eq!(shown(false, &steps), "   1.23 s  web  check\n");
-        for said in ["reload failed: no", "mail: fine\nweb: reload failed: no"] {
-            assert_eq!(closed(&steps, 1, said), "");
-        }
-        let line = "   1.23 s  web  failed      reload failed: no\n";
-        assert_eq!(closed(&steps, 0, "held"), format!("{line}held\n"));
-        let steps = [step("failed", "reload failed: no"), step("check", "")];
-        assert_eq!(
-            shown(false, &steps),
-            format!("{line}   1.23 s  web  check\n")
-        );
-    }
-}
+#[path = "progress_tests.rs"]
+mod tests;

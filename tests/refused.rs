@@ -57,6 +57,8 @@ fn a_bad_flag_is_a_usage_error() {
         (&["nothing"], "nothing"),
         (&["reload", "--wait", "never"], "never"),
         (&["activate"], "--backend"),
+        (&["run", "--listen", "80", "app"], "stands after ` -- `"),
+        (&["hold", "systemctl", "restart"], "stands after ` -- `"),
     ] {
         refuses(&syngate(dir.path(), GOOD, args, &[]), 2, &[says]);
     }
