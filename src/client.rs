@@ -252,16 +252,16 @@ async fn watch_status(
             View::Json => one_line(&status),
             View::Text => {
                 let text = status::text(&status, now(), status::Paint::for_stdout());
-                if redraw {
-                    status::redrawn(&text)
-                } else {
-                    std::mem::replace(&mut between, "\n").to_owned() + &text
+                match redraw {
+                    true => status::redrawn(&text),
+                    false => format!("{between}{text}"),
                 }
             }
         };
         if !print(&text) {
             return Ok(());
         }
+        between = "\n";
     }
 }
 
