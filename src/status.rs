@@ -113,8 +113,33 @@ fn service(service: &ServiceStatus, now: f64, paint: Paint, lines: &mut Vec<Stri
     if !service.generations.is_empty() {
         lines.extend(generations(&service.generations, paint));
     }
+    for (number, why) in service
+        .generations
+        .iter()
+        .filter_map(|one| Some((one.number, one.refused.as_ref()?)))
+    {
+        let text = format!(
+            "generation {number} takes no connection: {}; connections wait",
+            printable(why)
+        );
+        lines.extend(wrapped(INDENT, &text).iter().map(|line| paint.bad(line)));
+    }
     if let Some(last) = &service.last_reload {
         last_reload(last, now, paint, lines);
+    }
+    let reloaded = service.last_reload.as_ref().map_or(0.0, |last| last.at);
+    // What failed before that is in its message.
+    if let Some(failure) = service
+        .last_failure
+        .as_ref()
+        .filter(|one| one.at > reloaded)
+    {
+        let ago = age((now - failure.at).max(0.0));
+        lines.push(format!(
+            "{INDENT}last failure: {}, {ago} ago",
+            paint.bad(&format!("generation {}", failure.generation))
+        ));
+        lines.extend(wrapped("    ", &printable(&failure.message)));
     }
 }
 

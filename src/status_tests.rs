@@ -1,6 +1,6 @@
 //! Rendered text, compared whole.
 
-use syngate_supervisor::protocol::ListenerStatus;
+use syngate_supervisor::protocol::{Failure, ListenerStatus};
 
 use super::*;
 
@@ -133,6 +133,27 @@ web: nothing serves, connections wait, held, 17 pending, retry in 3.2s
     [31mcannot bind [0m to the address; nothing serves: connections are held
 ";
     assert_eq!(text(&status, NOW, PLAIN), expected);
+}
+
+#[test]
+fn what_a_successful_reload_doesnt_tell() {
+    let mut service = web();
+    service.generations[1].refused = Some("127.83.4.1:20001: Connection refused".into());
+    let failure = |at| Failure {
+        generation: 11,
+        message: "generation 11 was killed by SIGSEGV; generation 12 serves".into(),
+        at,
+    };
+    let of = |service: &ServiceStatus| text(&gate(vec![service.clone()]), NOW, PLAIN);
+    assert!(of(&service).contains(
+        "  generation 12 takes no connection: 127.83.4.1:20001: Connection refused;\n  connections wait\n"
+    ));
+    service.last_failure = Some(failure(NOW - 2.0));
+    let says = "  last failure: generation 11, 2.0s ago\n    generation 11 was killed by SIGSEGV; generation 12 serves\n";
+    assert!(of(&service).ends_with(says), "{}", of(&service));
+    // The reload after it tells how it went on.
+    service.last_failure = Some(failure(NOW - 1000.0));
+    assert!(!of(&service).contains("last failure"));
 }
 
 #[test]

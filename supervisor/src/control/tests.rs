@@ -159,6 +159,7 @@ fn generation(number: u64) -> GenerationStatus {
         connections: 0,
         endpoints: vec![],
         waits_for: None,
+        refused: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! `status`, `connections` and `events`.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Stdio};
 
@@ -8,16 +9,17 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::server;
+use crate::common::backend::Outside;
 use crate::common::gate::{Gate, Setup};
 use crate::common::net::Net;
 use crate::common::wait_until;
-use crate::common::wire::send;
+use crate::common::wire::{connect, send};
 
 #[test]
 fn status_and_connections_tell_what_is() {
     let net = Net::new();
     let gate = server(&net, &["--min-ready", "100ms"]);
-    let client = crate::common::wire::connect(gate.public());
+    let client = connect(gate.public());
     send(&client, b"GET /kept HTTP/1.1\r\n\r\n");
     wait_until("it is relayed", || {
         gate.metrics()
@@ -66,6 +68,26 @@ fn status_and_connections_tell_what_is() {
         0.0,
         "drained means every generation"
     );
+}
+
+#[test]
+fn a_server_that_somebody_else_runs_and_that_died_is_told() {
+    let net = Net::new();
+    let setup = Setup::new(&net);
+    let socket = setup.dir().join("app.sock");
+    let backend = format!("unix:{}", socket.display());
+    let app = Outside::start_unix(&socket, &[]);
+    let gate = setup.options(["--backend", &backend]).start();
+    drop(app);
+    let client = connect(gate.public());
+    let says = "generation 1 takes no connection";
+    wait_until("it is told", || gate.run(["status"]).out.contains(says));
+    assert_eq!(gate.status_json()["services"][0]["active"], 1);
+
+    fs::remove_file(&socket).expect("what the dead one left");
+    let _app = Outside::start_unix(&socket, &[]);
+    send(&client, b"GET / HTTP/1.1\r\n\r\n");
+    wait_until("it is over", || !gate.run(["status"]).out.contains(says));
 }
 
 #[test]
