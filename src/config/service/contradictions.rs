@@ -3,10 +3,10 @@
 use syngate_supervisor::config::{Argv, BackendAddress, Pass, ServiceConfig, Strategy};
 use syngate_supervisor::readiness::Ready;
 
-use super::super::StartError;
-use super::super::layer::COMMAND;
-use super::super::placeholders::{Word, uses};
 use super::Context;
+use crate::config::StartError;
+use crate::config::layer::COMMAND;
+use crate::config::placeholders::{Word, uses};
 
 impl Context<'_> {
     /// Refuses what HAProxy has ways of its own for.

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use syngate_supervisor::config::{Backend, BackendTarget, Pass, ServiceConfig, Strategy};
 use syngate_supervisor::names::there_are;
 
-use super::super::layer::COMMAND;
-use super::super::placeholders::{Word, placeholders};
 use super::Context;
+use crate::config::layer::COMMAND;
+use crate::config::placeholders::{Word, placeholders};
 
 /// By which of them a listener's place is told, best first.
 const PLACES: [Word; 4] = [Word::Port, Word::Socket, Word::Fd, Word::Addr];
