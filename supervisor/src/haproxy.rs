@@ -1,6 +1,6 @@
 //! The HAProxy adapter: a stock configuration in, and out of it what the gate listens on and the copy that a generation runs.
 //!
-//! - [`plan`] reads the configuration: which public listeners the gate opens, which private ones HAProxy gets instead, and what its
+//! - [`plan()`] reads the configuration: which public listeners the gate opens, which private ones HAProxy gets instead, and what its
 //!   copy says.
 //! - [`read`] takes everything that a run needs from the disk at one moment, when the run begins: what changes later is the next
 //!   run's.

@@ -43,15 +43,18 @@ impl Readiness {
             [_] => 0,
             _ => listens(&ways, &hello, within, left()).await?,
         };
-        let endpoints: Vec<_> = ways[way]
-            .iter()
-            .map(|(_, address)| address.clone())
-            .collect();
+        let first = ways[way].first().map(|(_, address)| address.clone());
         if connects {
-            if !matches!(endpoints.first(), Some(Target::Nameless(_)) | None) {
-                Proof::Connect { endpoints, hello }.wait(left()).await?;
+            let own = |place: &&(_, Target)| !matches!(place.1, Target::Nameless(_));
+            for (listener, address) in ways[way].iter().filter(own) {
+                let connect = Proof::Connect {
+                    endpoints: vec![address.clone()],
+                    hello: hello.clone(),
+                };
+                let proof = connect.wait(left()).await;
+                proof.map_err(|error| for_listener(error, listener.as_deref()))?;
             }
-        } else if let (Some(path), Some(endpoint)) = (path, endpoints.first().cloned()) {
+        } else if let (Some(path), Some(endpoint)) = (path, first) {
             Proof::Http {
                 endpoint,
                 hello,
@@ -61,6 +64,19 @@ impl Readiness {
             .await?;
         }
         Ok(way)
+    }
+}
+
+/// With a word on how the command learns of its place, where there are several.
+fn for_listener(error: NotReady, listener: Option<&str>) -> NotReady {
+    match (error, listener) {
+        (NotReady::InTime { within, why }, Some(name)) => NotReady::InTime {
+            within,
+            why: format!(
+                "nobody listens for listener {name}: {why}; let COMMAND name {{port_{name}}}, {{socket_{name}}} or {{fd_{name}}}"
+            ),
+        },
+        (error, _) => error,
     }
 }
 

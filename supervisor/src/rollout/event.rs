@@ -11,7 +11,7 @@ use crate::config::{BackendAddress, ServiceConfig};
 /// A moment, as the time since some fixed one before it.
 pub type Time = Duration;
 
-/// Who asked: chosen by the caller of [`Rollout::handle`], one for each request.
+/// Who asked: chosen by the caller of [`super::Rollout::handle`], one for each request.
 pub type Caller = u64;
 
 /// Exit codes of a verb.

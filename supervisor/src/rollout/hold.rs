@@ -21,6 +21,8 @@ impl Rollout {
         match &mut self.hold {
             Some(hold) if owned || hold.owner.is_some() => {
                 let left = hold.until.saturating_sub(self.now).as_secs_f64();
+                // Of what was asked for, though a moment of it has passed.
+                let left = (left * 10.0).ceil() / 10.0;
                 let message = format!("already held, for {left:.1}s more: release it first");
                 self.answer(caller, exit::FAILED, &message);
             }
@@ -49,6 +51,8 @@ impl Rollout {
         let Some(hold) = &mut self.hold else { return };
         let asked = std::mem::take(&mut hold.asked);
         let left = hold.until.saturating_sub(self.now).as_secs_f64();
+        // Of what was asked for, though a moment of it has passed.
+        let left = (left * 10.0).ceil() / 10.0;
         let mut message = format!("held for {left:.1}s at most: connections wait");
         if let Some(warning) = warning {
             message = format!("{message}; {warning}");

@@ -75,7 +75,7 @@ impl Rollout {
     /// Joins the waiting run of this kind, or makes it.
     fn enqueue(&mut self, kind: Kind, asker: Asker) {
         self.retry.at = None;
-        self.supersede();
+        self.supersede(&kind);
         let same = |waiting: &&mut Waiting| {
             std::mem::discriminant(&waiting.kind) == std::mem::discriminant(&kind)
         };
@@ -103,17 +103,27 @@ impl Rollout {
         }
     }
 
-    /// Ends an automatic retry that hasn't flipped yet.
-    fn supersede(&mut self) {
-        let flipped = matches!(self.phase(), Some(Phase::MinReady { .. }));
-        if flipped || !self.run.as_ref().is_some_and(|run| run.automatic) {
+    /// Ends a run that hasn't flipped yet and isn't wanted any more: an automatic retry, or any in whose place a rollback comes that
+    /// is possible.
+    fn supersede(&mut self, by: &Kind) {
+        let rolls_back = *by == Kind::Rollback && self.rollback_to().is_ok();
+        let Some(run) = &self.run else { return };
+        let flipped = matches!(
+            self.phase(),
+            Some(Phase::MinReady { .. } | Phase::Replacing)
+        );
+        if flipped || !(run.automatic || rolls_back) {
             return;
         }
         let Some(run) = self.cancel_run() else { return };
+        let what = if run.automatic { "retry" } else { "run" };
         let message = format!(
-            "a new request took the place of the retry; {}",
+            "a new request took the place of the {what}; {}",
             self.serves()
         );
+        for asker in &run.askers {
+            self.answer(asker.caller, exit::FAILED, &message);
+        }
         self.step(None, "superseded", message.clone());
         let outcome = ReloadOutcome::Superseded;
         self.act(Action::Finished {

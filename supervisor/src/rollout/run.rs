@@ -18,7 +18,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 pub(super) struct Run {
     number: u64,
     kind: Kind,
-    askers: Vec<Asker>,
+    pub(super) askers: Vec<Asker>,
     /// Nobody asked: it is tried again.
     pub(super) automatic: bool,
     pub(super) began: Time,

@@ -7,6 +7,7 @@ use super::calls::done;
 use super::listeners::Left;
 use super::service::Service;
 use crate::config::ServiceConfig;
+use crate::names::there_are;
 use crate::protocol::{Line, Request};
 use crate::rollout::{self, Event};
 
@@ -70,15 +71,12 @@ impl Supervisor {
 
     /// The service of this name, or the only one.
     pub(super) fn only(&self, name: Option<&str>) -> Result<usize, String> {
-        let names = || {
-            let names: Vec<&str> = self.services.iter().map(|one| one.name.as_str()).collect();
-            names.join(", ")
-        };
+        let names: Vec<&str> = self.services.iter().map(|one| one.name.as_str()).collect();
         match name {
             None if self.services.len() == 1 => Ok(0),
             None => Err(format!(
                 "there are several services, name one of {}",
-                names()
+                names.join(", ")
             )),
             Some(name) => {
                 let named = |service: &Service| service.name == name;
@@ -87,7 +85,7 @@ impl Supervisor {
                     .iter()
                     .position(|service| named(service) && !service.removed)
                     .or_else(|| self.services.iter().position(named));
-                found.ok_or_else(|| format!("there is no service {name}: there are {}", names()))
+                found.ok_or_else(|| format!("there is no service {name}: {}", there_are(&names)))
             }
         }
     }

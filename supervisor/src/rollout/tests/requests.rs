@@ -106,6 +106,33 @@ fn rollback_goes_back_while_the_old_one_is_kept() {
     );
 }
 
+/// Who wants to go back doesn't wait for a start that may take its time.
+#[test]
+fn rollback_takes_the_place_of_a_run_that_has_not_flipped() {
+    let mut world = World::serving(ServiceConfig {
+        keep_previous: 60 * SECOND,
+        ..config()
+    });
+    world.ask(reload());
+    flip(&mut world);
+    world.wait(SECOND);
+    let reload = world.ask(reload());
+    let started = climb(&mut world);
+    let caller = world.ask(Request::Rollback);
+    assert_eq!(
+        world.answer(reload),
+        (
+            exit::FAILED,
+            "a new request took the place of the run; generation 2 serves"
+        )
+    );
+    assert_eq!(world.rollout.active(), Some(1));
+    assert!(world.owed.contains(&Owed::End(started)));
+    world.wait(SECOND);
+    assert_eq!(world.answer(caller).0, exit::DONE);
+    world.settle();
+}
+
 #[test]
 fn rollback_says_why_it_is_too_late() {
     let mut world = World::serving(config());
