@@ -8,6 +8,7 @@ use syngate_metrics::CloseReason;
 
 use crate::closing::Adoption;
 use crate::connection::{Next, Phase};
+use crate::deadlines::Tick;
 use crate::dialer::Dialer;
 use crate::gate::{ConnectionInfo, ListenerId, ServiceId, ServiceSettings};
 use crate::generation::{Generation, Local};
@@ -36,6 +37,7 @@ impl Worker {
                     CloseReason::Shutdown
                 })
             });
+            self.doubts.expire(Tick::NEVER, self.index);
             tracing::debug!(count, "worker {} stops", self.index);
         }
     }
@@ -137,6 +139,7 @@ impl Worker {
                     Some(lease) if lease.is_of(id, generation) => connection.backend_gone(context),
                     _ => Next::Wait,
                 });
+                self.doubts.backend_gone(id, generation, self.index);
             }
             Command::Adopt(listener, kept) => {
                 self.adoptions.push(Adoption {

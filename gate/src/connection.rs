@@ -22,7 +22,7 @@ use syngate_metrics::{
 use crate::deadlines::Tick;
 use crate::dialer::Attempt;
 use crate::gate::ServiceSettings;
-use crate::generation::Lease;
+use crate::generation::{Lease, Local};
 use crate::proxy_protocol::Addresses;
 use crate::relay::{Relay, Scratch, Side, Turn};
 use crate::socket::Socket;
@@ -170,6 +170,21 @@ impl Connection {
             | Phase::Relaying { lease, .. }
             | Phase::Resetting { lease, .. } => Some(lease),
         }
+    }
+
+    /// The generation whose death may be what ends it, if it is closed for this reason: the backend has ended while the client waited
+    /// for it.
+    pub(crate) fn suspect(&self, reason: CloseReason) -> Option<&Local> {
+        let (Phase::Relaying { lease, relay, .. } | Phase::Resetting { lease, relay, .. }) =
+            &self.phase
+        else {
+            return None;
+        };
+        let may_be = matches!(
+            reason,
+            CloseReason::Eof | CloseReason::BackendReset | CloseReason::ClientReset
+        );
+        (may_be && relay.is_cut_off() && lease.generation.is_process()).then_some(lease)
     }
 
     /// How its wait ended, if it is closed in it.
@@ -428,7 +443,7 @@ impl Connection {
     /// and is served by its successor.
     pub(crate) fn backend_gone(&mut self, context: &mut Context<'_>) -> Next {
         if let Phase::Relaying { backend, .. } | Phase::Resetting { backend, .. } = &self.phase {
-            self.gone = backend.has_ended() || backend.has_failed();
+            self.gone = backend.has_failed() || backend.peer_has_ended();
         }
         match self.phase {
             Phase::Resetting { .. } => self.resetting(context),

@@ -77,6 +77,7 @@ pub struct Generation {
     number: u64,
     endpoints: Endpoints,
     raw: Vec<String>,
+    process: bool,
     ended: AtomicBool,
     leases: Box<[LeaseCount]>,
 }
@@ -98,11 +99,32 @@ impl Generation {
         endpoints: Endpoints,
         raw: Vec<String>,
     ) -> Arc<Generation> {
+        Generation::make(number, workers, endpoints, raw, false)
+    }
+
+    /// The same, of a process whose death will be told: see [`Gate::backend_gone`](crate::Gate::backend_gone).
+    pub fn of_process(
+        number: u64,
+        workers: usize,
+        endpoints: Endpoints,
+        raw: Vec<String>,
+    ) -> Arc<Generation> {
+        Generation::make(number, workers, endpoints, raw, true)
+    }
+
+    fn make(
+        number: u64,
+        workers: usize,
+        endpoints: Endpoints,
+        raw: Vec<String>,
+        process: bool,
+    ) -> Arc<Generation> {
         let leases = (0..workers).map(|_| LeaseCount::default()).collect();
         Arc::new(Generation {
             number,
             endpoints,
             raw,
+            process,
             ended: AtomicBool::new(false),
             leases,
         })
@@ -139,6 +161,11 @@ impl Generation {
             .iter()
             .map(|count| u64::from(count.0.load(Ordering::Relaxed)))
             .sum()
+    }
+
+    /// Whether the death of its process will be told.
+    pub(crate) fn is_process(&self) -> bool {
+        self.process
     }
 
     pub(crate) fn set_ended(&self) {

@@ -24,6 +24,7 @@ mod connection;
 mod deadlines;
 mod dialer;
 mod dispatch;
+mod doubts;
 mod greeting;
 mod pending;
 mod relay;

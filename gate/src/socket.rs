@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{MsgFlags, Shutdown, recv, recvmsg, send, shutdown};
 use socket2::SockRef;
@@ -102,6 +103,13 @@ impl Socket {
     /// Whether the peer has ended its side.
     pub(crate) fn has_ended(&self) -> bool {
         self.is(Self::ENDED)
+    }
+
+    /// The same, asked of the system: the edge may be on its way.
+    pub(crate) fn peer_has_ended(&self) -> bool {
+        let end = PollFlags::from_bits_retain(libc::POLLRDHUP);
+        let mut fds = [PollFd::new(self.fd.as_fd(), end)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|n| n > 0)
     }
 
     pub(crate) fn has_failed(&self) -> bool {

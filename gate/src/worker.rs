@@ -25,6 +25,7 @@ use crate::closing::Adoption;
 use crate::connection::{Connection, Context, Next, Phase};
 use crate::deadlines::{Clock, Deadlines, Tick};
 use crate::dialer::Dialer;
+use crate::doubts::Doubts;
 use crate::gate::{ListenerId, ServiceId, ServiceSettings};
 use crate::generation::Local;
 use crate::pending::PendingQueue;
@@ -63,6 +64,8 @@ pub(crate) enum Due {
     Emptying(u32),
     /// Kept listeners that had to wait for descriptors.
     Adoption,
+    /// Ends whose cause wasn't known.
+    Doubts,
 }
 
 /// A service as one worker has it.
@@ -114,6 +117,7 @@ pub(crate) struct Worker {
     pub(crate) listeners: Vec<Option<LocalListener>>,
     pub(crate) listings: Vec<Listing>,
     pub(crate) adoptions: Vec<Adoption>,
+    pub(crate) doubts: Doubts,
     pub(crate) slots: Slots,
     /// Connections whose budget was used up.
     run: VecDeque<Token>,
@@ -146,6 +150,7 @@ impl Worker {
             listeners: Vec::new(),
             listings: Vec::new(),
             adoptions: Vec::new(),
+            doubts: Doubts::default(),
             slots: Slots::default(),
             run: VecDeque::new(),
             due: VecDeque::new(),
@@ -271,13 +276,20 @@ impl Worker {
                 Due::Resume(index) => self.resume(index),
                 Due::Emptying(index) => self.empty(index),
                 Due::Adoption => self.adopt(),
+                Due::Doubts => {
+                    if let Some(at) = self.doubts.expire(self.clock.now(), self.index) {
+                        self.deadlines.push(at, Due::Doubts);
+                    }
+                }
             }
         }
         // Short connections leave their time-outs behind.
         let live = self.slots.len();
         self.deadlines.sweep(live, |at, due| match due {
             Due::Connection(token) => is_armed(&self.slots, at, *token),
-            Due::Dispatch(_) | Due::Resume(_) | Due::Emptying(_) | Due::Adoption => true,
+            Due::Dispatch(_) | Due::Resume(_) | Due::Emptying(_) | Due::Adoption | Due::Doubts => {
+                true
+            }
         });
     }
 
@@ -371,7 +383,15 @@ impl Worker {
         if let Some(listener) = &mut self.listeners[index as usize] {
             let block = listener.metrics.block(self.index);
             block.open[connection.state()].dec();
-            block.closed[reason].inc();
+            match connection.suspect(reason) {
+                None => block.closed[reason].inc(),
+                Some(local) => {
+                    let (now, metrics) = (self.clock.now(), &listener.metrics);
+                    if let Some(at) = self.doubts.add(now, local, metrics, reason) {
+                        self.deadlines.push(at, Due::Doubts);
+                    }
+                }
+            }
             if let Some(service) = &self.services[listener.service]
                 && let Some(outcome) = connection.wait_outcome(reason)
             {
