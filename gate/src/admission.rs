@@ -5,6 +5,8 @@
 //! - Accepting never dies and never spins: what can be retried is, and the want of descriptors or memory pauses the listener.
 //! - A pause is the listener's, in every worker. Who pauses looks again afterwards, and who makes room looks for pauses
 //!   afterwards, so one of them sees the other.
+//! - A pause at a limit ends at once when there is ample room, else a moment after there is any: at the limit a pause lets in
+//!   several, not each connection a pause. Whoever sees a pause and too little room looks again when that moment has passed.
 //! - Nobody is turned away in silence: there is a counter and a line in the log.
 
 use std::io;
@@ -29,6 +31,9 @@ use crate::worker::{Due, Worker};
 
 /// Accepts a wake-up: the rest stays for the other workers, and for the next turn.
 const ACCEPTS: usize = 8;
+
+/// Some room is taken up so long after it was seen.
+const ROOM: Duration = Duration::from_millis(50);
 
 /// First and longest pause after an error, in milliseconds.
 pub(crate) const ERROR_PAUSE: u32 = 50;
@@ -87,7 +92,7 @@ impl Worker {
     /// Looks for a place for one more connection. A place in the process's pending queue is counted before it is taken, so that
     /// two workers don't take the last one.
     fn take_place(&self, index: u32, listener: &SharedListener) -> Place {
-        if let Some(limit) = self.is_full(listener) {
+        if let Some(limit) = self.limit(listener, false) {
             return Place::None(limit);
         }
         let waiting = self.listeners[index as usize].as_ref();
@@ -107,7 +112,7 @@ impl Worker {
     pub(crate) fn end_reservation(&mut self, index: u32) {
         self.publish_queue(index);
         self.shared.pending.fetch_sub(1, Ordering::SeqCst);
-        self.shared.resume_if_paused();
+        self.made_room();
     }
 
     pub(crate) fn socket(&self, index: u32) -> Option<Arc<SharedListener>> {
@@ -124,11 +129,9 @@ impl Worker {
         })
     }
 
-    /// Which limit keeps another connection out. Every worker comes to the same answer.
-    fn is_full(&self, listener: &SharedListener) -> Option<&'static str> {
-        if self.shared.open.load(Ordering::SeqCst)
-            >= self.shared.max_connections.load(Ordering::Relaxed)
-        {
+    /// Which limit keeps another connection out, or, with `ample`, many others. Every worker comes to the same answer.
+    fn limit(&self, listener: &SharedListener, ample: bool) -> Option<&'static str> {
+        if !self.shared.has_room(ample) {
             return Some("max_connections");
         }
         let pending = self.shared.pending.load(Ordering::SeqCst);
@@ -206,7 +209,7 @@ impl Worker {
                 let block = listener.metrics.block(self.index);
                 block.closed[CloseReason::ProxyHeader].inc();
                 self.shared.open.fetch_sub(1, Ordering::SeqCst);
-                return self.shared.resume_if_paused();
+                return self.made_room();
             }
             None => Phase::Pending { unsent: None },
         };
@@ -283,9 +286,33 @@ impl Worker {
             }
         }
         self.register(index);
-        if pause == Pause::FULL && self.is_full(listener).is_none() {
-            self.resume(index);
+        if pause == Pause::FULL {
+            self.made_room();
         }
+    }
+
+    /// To be called when there is more room than before.
+    pub(crate) fn made_room(&mut self) {
+        if self.shared.paused_listeners.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        if self.shared.has_room(true) {
+            self.shared.look_at_pauses();
+        } else {
+            self.look_for_room_later();
+        }
+    }
+
+    fn look_for_room_later(&mut self) {
+        if !std::mem::replace(&mut self.looks_for_room, true) {
+            self.deadlines.push(self.clock.now() + ROOM, Due::Room);
+        }
+    }
+
+    /// Ends the pauses for which there is any room.
+    pub(crate) fn look_for_room(&mut self) {
+        self.looks_for_room = false;
+        self.end_pauses(false);
     }
 
     /// Ends a pause, in every worker.
@@ -304,19 +331,29 @@ impl Worker {
         }
     }
 
-    /// Ends the pauses for which there is room again, and follows those of other workers.
+    /// Ends the pauses for which there is ample room again, and follows those of other workers.
     pub(crate) fn look_at_pauses(&mut self) {
+        if self.end_pauses(true) {
+            self.look_for_room_later();
+        }
+    }
+
+    /// Ends the pauses for which there is room. Whether some are left.
+    fn end_pauses(&mut self, ample: bool) -> bool {
+        let mut left = false;
         for index in 0..self.listeners.len() as u32 {
             let Some(listener) = self.socket(index) else {
                 continue;
             };
             let full = listener.paused.load(Ordering::SeqCst) == Pause::FULL;
-            if full && self.is_full(&listener).is_none() {
+            if full && self.limit(&listener, ample).is_none() {
                 self.resume(index);
             } else {
+                left |= full;
                 self.register(index);
             }
         }
+        left
     }
 
     /// Watches a listener, or doesn't, as its pause says. An exclusive registration can't be modified, only made and deleted.

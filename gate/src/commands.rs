@@ -66,7 +66,7 @@ impl Worker {
                 self.shared
                     .pending
                     .fetch_sub(reserved.into(), Ordering::SeqCst);
-                return self.shared.resume_if_paused();
+                return self.made_room();
             }
         };
         self.admit(index, client, peer, false);
@@ -270,7 +270,7 @@ impl Worker {
             }
         }
         // A pause at `pending_max` may be over, now that nobody waits.
-        self.shared.resume_if_paused();
+        self.made_room();
     }
 
     fn remove_service(&mut self, id: ServiceId) {

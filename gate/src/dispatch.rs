@@ -137,7 +137,7 @@ impl Worker {
             }
         }
         if waiting < told {
-            self.shared.resume_if_paused();
+            self.made_room();
         }
     }
 }

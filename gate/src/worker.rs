@@ -66,6 +66,8 @@ pub(crate) enum Due {
     Adoption,
     /// Ends whose cause wasn't known.
     Doubts,
+    /// Listeners that are paused at a limit, and some room.
+    Room,
 }
 
 /// A service as one worker has it.
@@ -118,6 +120,8 @@ pub(crate) struct Worker {
     pub(crate) listings: Vec<Listing>,
     pub(crate) adoptions: Vec<Adoption>,
     pub(crate) doubts: Doubts,
+    /// A [`Due::Room`] is on its way.
+    pub(crate) looks_for_room: bool,
     pub(crate) slots: Slots,
     /// Connections whose budget was used up.
     run: VecDeque<Token>,
@@ -151,6 +155,7 @@ impl Worker {
             listings: Vec::new(),
             adoptions: Vec::new(),
             doubts: Doubts::default(),
+            looks_for_room: false,
             slots: Slots::default(),
             run: VecDeque::new(),
             due: VecDeque::new(),
@@ -276,6 +281,7 @@ impl Worker {
                 Due::Resume(index) => self.resume(index),
                 Due::Emptying(index) => self.empty(index),
                 Due::Adoption => self.adopt(),
+                Due::Room => self.look_for_room(),
                 Due::Doubts => {
                     if let Some(at) = self.doubts.expire(self.clock.now(), self.index) {
                         self.deadlines.push(at, Due::Doubts);
@@ -287,9 +293,7 @@ impl Worker {
         let live = self.slots.len();
         self.deadlines.sweep(live, |at, due| match due {
             Due::Connection(token) => is_armed(&self.slots, at, *token),
-            Due::Dispatch(_) | Due::Resume(_) | Due::Emptying(_) | Due::Adoption | Due::Doubts => {
-                true
-            }
+            _ => true,
         });
     }
 
@@ -415,7 +419,7 @@ impl Worker {
             self.queue_changed(index);
         }
         self.shared.open.fetch_sub(1, Ordering::SeqCst);
-        self.shared.resume_if_paused();
+        self.made_room();
         self.dispatch_soon(index); // It may have been a connect that others wait for.
         self.forget_if_closed(index);
     }
