@@ -213,6 +213,11 @@ impl Local {
         }
     }
 
+    /// The number of the worker whose it is.
+    pub(crate) fn worker(&self) -> u32 {
+        self.worker as u32
+    }
+
     pub(crate) fn is_of(&self, service: ServiceId, generation: u64) -> bool {
         self.service == service && self.generation.number == generation
     }
