@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //!
-//! - Accepting never dies and never spins: what can be retried is, and the want of descriptors or memory pauses the listener.
+//! - Accepting never dies and never spins: an error that has taken a connection from the queue is followed by the next accept, and
+//!   every other error pauses the listener.
 //! - A pause is the listener's, in every worker. Who pauses looks again afterwards, and who makes room looks for pauses
 //!   afterwards, so one of them sees the other.
 //! - A pause at a limit ends at once when there is ample room, else a moment after there is any: at the limit a pause lets in
@@ -250,12 +251,13 @@ impl Worker {
     /// Whether the error leaves something to accept now.
     fn accept_failed(&mut self, index: u32, listener: &SharedListener, error: &io::Error) -> bool {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
-        let (label, wants) = classify(errno);
+        let (label, failure) = classify(errno);
         listener.metrics.block(self.index).accept_errors[label].inc();
-        if wants {
+        let pauses = failure != Failure::Theirs;
+        if pauses {
             self.pause(index, listener, Pause::ERROR, &errno.to_string());
         }
-        !wants
+        !pauses
     }
 
     fn pause(&mut self, index: u32, listener: &SharedListener, pause: u8, why: &str) {
@@ -388,16 +390,36 @@ impl Worker {
     }
 }
 
-/// Under which label an error of accept(2) is counted, and whether it is for want of something that may come back.
-pub(crate) fn classify(errno: Errno) -> (AcceptErrno, bool) {
+/// What an error of accept(2) is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The new connection, which has left the queue with it.
+    Theirs,
+    /// The want of something that may come back.
+    Want,
+    /// The listener, for as long as anybody can tell.
+    Ours,
+}
+
+/// Under which label an error of accept(2) is counted, and what it is about.
+pub(crate) fn classify(errno: Errno) -> (AcceptErrno, Failure) {
     match errno {
-        Errno::ECONNABORTED => (AcceptErrno::Connaborted, false),
-        Errno::EPROTO => (AcceptErrno::Proto, false),
-        Errno::EMFILE => (AcceptErrno::Mfile, true),
-        Errno::ENFILE => (AcceptErrno::Nfile, true),
-        Errno::ENOBUFS => (AcceptErrno::Nobufs, true),
-        Errno::ENOMEM => (AcceptErrno::Nomem, true),
-        // EINTR, and errors of the network that are the new connection's (accept(2)).
-        _ => (AcceptErrno::Other, false),
+        Errno::ECONNABORTED => (AcceptErrno::Connaborted, Failure::Theirs),
+        Errno::EPROTO => (AcceptErrno::Proto, Failure::Theirs),
+        Errno::EMFILE => (AcceptErrno::Mfile, Failure::Want),
+        Errno::ENFILE => (AcceptErrno::Nfile, Failure::Want),
+        Errno::ENOBUFS => (AcceptErrno::Nobufs, Failure::Want),
+        Errno::ENOMEM => (AcceptErrno::Nomem, Failure::Want),
+        // A signal, and the errors of the network that accept(2) says are the new connection's.
+        Errno::EINTR
+        | Errno::ENETDOWN
+        | Errno::ENOPROTOOPT
+        | Errno::EHOSTDOWN
+        | Errno::ENONET
+        | Errno::EHOSTUNREACH
+        | Errno::ENETUNREACH => (AcceptErrno::Other, Failure::Theirs),
+        // EINVAL of a listener that another holder has shut down, EPERM of a security module that refuses each accept, and
+        // whatever else may stay as it is.
+        _ => (AcceptErrno::Other, Failure::Ours),
     }
 }

@@ -141,9 +141,10 @@ impl Worker {
                 });
                 self.doubts.backend_gone(id, generation, self.index);
             }
-            Command::Adopt(listener, kept) => {
+            Command::Adopt(listener, metrics, kept) => {
                 self.adoptions.push(Adoption {
                     listener,
+                    metrics,
                     kept,
                     _ack: ack,
                 });

@@ -155,6 +155,21 @@ impl Registry {
         self.next += 1;
         self.next
     }
+
+    fn listener(&self, service: ServiceId, name: &str) -> Option<ListenerId> {
+        let mut open = self.listeners.values();
+        open.find(|open| open.service == service && open.metrics.name() == name)
+            .map(|open| open.id)
+    }
+
+    /// Ends the series of a listener that is gone. One that has moved to another address goes on counting in the same.
+    fn forget_metrics(&self, service: ServiceId, name: &str) {
+        if self.listener(service, name).is_none()
+            && let Some(service) = self.services.get(&service)
+        {
+            service.remove_listener(name);
+        }
+    }
 }
 
 impl Gate {
@@ -268,7 +283,8 @@ impl Gate {
         };
         let id = heir.id;
         self.all(Command::HandOver(listener, heir)).await;
-        self.forget_metrics(&old);
+        self.registry()
+            .forget_metrics(old.service, old.metrics.name());
         Some(id)
     }
 
@@ -297,21 +313,8 @@ impl Gate {
         // From now on SYNs are dropped on purpose.
         closing.tell_drops();
         self.all(Command::Close(listener)).await;
-        self.forget_metrics(&closing);
-    }
-
-    /// Ends the series of a listener that is gone. One that has moved to another address goes on counting in the same.
-    fn forget_metrics(&self, gone: &SharedListener) {
-        let registry = self.registry();
-        let name = gone.metrics.name();
-        let moved = |other: &Arc<SharedListener>| {
-            other.service == gone.service && other.metrics.name() == name
-        };
-        if let Some(service) = registry.services.get(&gone.service)
-            && !registry.listeners.values().any(moved)
-        {
-            service.remove_listener(name);
-        }
+        self.registry()
+            .forget_metrics(closing.service, closing.metrics.name());
     }
 
     /// Makes a generation the one that new and pending connections go to; `None`: they wait. The settings are the service's from
@@ -349,14 +352,29 @@ impl Gate {
     }
 
     /// Accepts what is left in a kept listener and relays it raw: a PROXY header is in the stream already. The connections
-    /// count as this listener's. Returns when its queue is empty.
-    pub async fn adopt(&self, listener: ListenerId, kept: Listener) {
+    /// count as those of the service's listener of this name; where that is closed, they are closed and counted as `unaccepted`.
+    /// Returns when its queue is empty.
+    pub async fn adopt(&self, service: ServiceId, name: &str, kept: Listener) {
+        let (listener, metrics) = {
+            let registry = self.registry();
+            let Some(metrics) = registry.services.get(&service) else {
+                return;
+            };
+            let listener = registry.listener(service, name);
+            if listener.is_none()
+                && kept
+                    .queue(&mut Reader::new())
+                    .is_ok_and(|left| left.len == 0)
+            {
+                return;
+            }
+            (listener, metrics.listener(name))
+        };
         let (ack, done) = Ack::new();
-        self.shared.inboxes[0].send(Message::Command(
-            Command::Adopt(listener, Arc::new(kept)),
-            ack,
-        ));
+        let adopt = Command::Adopt(listener, metrics, Arc::new(kept));
+        self.shared.inboxes[0].send(Message::Command(adopt, ack));
         Ack::all_dropped(done).await;
+        self.registry().forget_metrics(service, name);
     }
 
     /// The connections of a service, unsorted. Workers answer in pieces between their turns.

@@ -46,8 +46,12 @@ pub(crate) enum Command {
     Hold(ServiceId, bool),
     Reset(ServiceId, u64, CloseReason),
     BackendGone(ServiceId, u64),
-    /// The first worker alone: accept what is left in it, and relay it raw.
-    Adopt(ListenerId, Arc<Listener>),
+    /// The first worker alone: accept what is left in it, and relay it raw; without an open listener, close it.
+    Adopt(
+        Option<ListenerId>,
+        Arc<syngate_metrics::Listener>,
+        Arc<Listener>,
+    ),
     List(ServiceId, mpsc::UnboundedSender<Vec<ConnectionInfo>>),
     Stop,
 }

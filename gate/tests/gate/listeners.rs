@@ -162,7 +162,7 @@ fn what_waits_in_a_kept_listener_is_adopted_with_its_bytes() {
         wait(
             fixture
                 .gate
-                .adopt(fixture.listener, kept.adopt("l0").unwrap()),
+                .adopt(fixture.service, "l0", kept.adopt("l0").unwrap()),
         );
         assert_eq!(fixture.gate.open_connections(), 100);
         fixture.activate(&fixture.generation(1, echo("")));
@@ -174,6 +174,60 @@ fn what_waits_in_a_kept_listener_is_adopted_with_its_bytes() {
         fixture.until_empty();
         fixture.stop();
     }
+}
+
+/// Connections to a kept listener that nobody has accepted.
+fn queue_at(kept: &KeptListener) -> Vec<socket2::Socket> {
+    let address = kept.address().address().unwrap();
+    let domain = address.domain();
+    let sockets = (0..20).map(|_| {
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
+        socket.connect(&address).unwrap();
+        socket
+    });
+    sockets.collect()
+}
+
+#[test]
+fn what_waits_for_a_listener_that_is_gone_is_closed_and_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new(2, settings());
+    fixture.activate(&fixture.generation(1, echo("")));
+    for kept in [
+        KeptListener::unix(directory.path()).unwrap(),
+        KeptListener::tcp(LOOPBACK).unwrap(),
+    ] {
+        let clients = queue_at(&kept);
+        let adopted = kept.adopt("l0").unwrap();
+        wait(fixture.gate.adopt(fixture.service, "gone", adopted));
+        for mut client in clients {
+            assert_eq!(client.read(&mut [0; 1]).unwrap_or(0), 0); // An end, or a reset.
+        }
+    }
+    assert_eq!(fixture.gate.open_connections(), 0);
+    let text = fixture.metrics.encode();
+    assert!(!text.contains(r#"listener="gone""#));
+    assert_eq!(fixture.stop().closed(CloseReason::Unaccepted), 40);
+}
+
+/// Some servers call shutdown(2) on what was passed to them: nothing can be accepted from it any more, by anybody.
+#[test]
+fn a_kept_listener_that_was_shut_down_is_let_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new(1, settings());
+    for kept in [
+        KeptListener::unix(directory.path()).unwrap(),
+        KeptListener::tcp(LOOPBACK).unwrap(),
+    ] {
+        let _clients = queue_at(&kept);
+        let adopted = kept.adopt("l0").unwrap();
+        socket2::SockRef::from(&kept)
+            .shutdown(std::net::Shutdown::Both)
+            .unwrap();
+        wait(fixture.gate.adopt(fixture.service, "l0", adopted));
+    }
+    assert_eq!(fixture.accept_errors("other"), 1); // A unix one only seems to be empty.
+    fixture.stop();
 }
 
 #[test]
@@ -193,7 +247,7 @@ fn an_adoption_waits_for_descriptors() {
     no_more_descriptors();
     thread::scope(|scope| {
         let adopting = scope.spawn(|| {
-            let mut adopting = Box::pin(fixture.gate.adopt(fixture.listener, listener));
+            let mut adopting = Box::pin(fixture.gate.adopt(fixture.service, "l0", listener));
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             until("it is done", || {
                 adopting.as_mut().poll(&mut context).is_ready()

@@ -271,12 +271,7 @@ impl Service {
             }
             None => self.failed += 1,
         }
-        let listeners: Vec<_> = self
-            .listeners
-            .iter()
-            .map(|open| (open.config.name.clone(), open.id))
-            .collect();
-        live.forget(cx, &listeners);
+        live.forget(cx, self.id);
     }
 
     pub(super) fn step(
