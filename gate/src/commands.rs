@@ -218,7 +218,9 @@ impl Worker {
         // Connects to the old generation that haven't completed begin anew, and so does what it has reset untouched. For the others a
         // deadline may have become an earlier one.
         self.look_at_all(|connection, context| match &connection.phase {
-            Phase::Connecting { lease, .. } if !lease.is_active() => connection.withdraw(context),
+            Phase::Connecting { lease, .. } if !context.is_current(lease) => {
+                connection.withdraw(context)
+            }
             Phase::Resetting { .. } => connection.resetting(context),
             _ => Next::Wait,
         });
@@ -237,14 +239,17 @@ impl Worker {
             return listener.dialers.clear();
         };
         if listener
-            .dialers
-            .first()
-            .is_some_and(|dialer| Rc::ptr_eq(dialer.local(), active))
+            .local()
+            .is_some_and(|local| Rc::ptr_eq(local, active))
         {
             return;
         }
-        listener.raw = active.generation.is_raw(listener.metrics.name());
         let endpoints = active.generation.endpoints(listener.metrics.name());
+        if endpoints.is_empty() {
+            // The listener closes soon. Until then its connections go where they went before.
+            return;
+        }
+        listener.raw = active.generation.is_raw(listener.metrics.name());
         let dialers = endpoints
             .iter()
             .map(|endpoint| Dialer::new(active, endpoint, &service.settings));

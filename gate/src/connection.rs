@@ -49,8 +49,18 @@ pub(crate) struct Context<'a> {
     pub(crate) settings: &'a ServiceSettings,
     pub(crate) service: &'a ServiceBlock,
     pub(crate) listener: &'a ListenerBlock,
+    /// The generation to which its listener's connections go now.
+    pub(crate) local: Option<&'a Local>,
     /// Its listener is raw.
     pub(crate) raw: bool,
+}
+
+impl Context<'_> {
+    /// Whether what goes back to the queue would come to the same generation again.
+    pub(crate) fn is_current(&self, lease: &Lease) -> bool {
+        self.local
+            .is_some_and(|local| std::ptr::eq(local, &**lease))
+    }
 }
 
 /// What the worker does next with a connection.
@@ -465,7 +475,7 @@ impl Connection {
             return Next::Wait;
         };
         if *by == Side::Backend && relay.is_untouched() {
-            if lease.generation.ended() || !lease.is_active() {
+            if lease.generation.ended() || !context.is_current(lease) {
                 context.service.dispatch_attempts[DispatchResult::Reset].inc();
                 return self.withdraw(context);
             }

@@ -321,7 +321,8 @@ impl Gate {
     /// then on, time-outs and limits for the running connections too.
     ///
     /// When this has returned no worker leases another connection to any other generation of the service, and connects to
-    /// others that hadn't completed are pending again.
+    /// others that hadn't completed are pending again. A listener for which the new one has no endpoint is about to be closed: its
+    /// connections, pending and new, go where they went before.
     pub async fn activate(
         &self,
         service: ServiceId,

@@ -4,7 +4,8 @@
 //!
 //! - A [`Lease`] is held by exactly one connection and ends with it, whatever way it ends: it is a guard.
 //! - Each worker counts its own leases and is the only writer of its count; a sum over all workers is the whole.
-//! - Once every worker has another generation as its active one, a count only falls.
+//! - Once every worker has another generation as its active one, a count only falls, unless a listener that the other one doesn't
+//!   know is still open: its connections go where they went before.
 
 use std::cell::Cell;
 use std::io;

@@ -95,7 +95,7 @@ pub(crate) struct LocalListener {
     pub(crate) emptying: Option<crate::closing::Emptying>,
     pub(crate) queue: PendingQueue<Token>,
     pub(crate) connections: u32,
-    /// The active generation's endpoints, used in turn.
+    /// The active generation's endpoints, used in turn; those of an older one where the active one has none for this listener.
     pub(crate) dialers: Vec<Rc<Dialer>>,
     pub(crate) next_dialer: usize,
     /// When a dispatch is to be tried again.
@@ -320,6 +320,7 @@ impl Worker {
             settings: &service.settings,
             service: service.metrics.block(self.index),
             listener: listener.metrics.block(self.index),
+            local: listener.local().map(Rc::as_ref),
             raw: listener.raw,
         };
         let was_connecting = matches!(connection.phase, Phase::Connecting { .. });
@@ -457,6 +458,11 @@ fn is_armed(slots: &Slots, at: Tick, token: Token) -> bool {
 }
 
 impl LocalListener {
+    /// The generation to which its connections go.
+    pub(crate) fn local(&self) -> Option<&Rc<Local>> {
+        self.dialers.first().map(|dialer| dialer.local())
+    }
+
     pub(crate) fn new(
         id: ListenerId,
         service: usize,

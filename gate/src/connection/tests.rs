@@ -68,6 +68,7 @@ impl Ground {
             settings: &self.settings,
             service: &self.service,
             listener: &self.listener,
+            local: self.local.is_active().then_some(&self.local),
             raw: false,
         }
     }

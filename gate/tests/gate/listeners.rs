@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use syngate_gate::listener::{self, Address, KeptListener, LocalAddress, Options, Own};
+use syngate_gate::listener::{self, Address, KeptListener, Listener, LocalAddress, Options, Own};
 use syngate_gate::{Generation, ListenerId, Target};
 use syngate_metrics::{CloseReason, ConnectionState};
 
@@ -354,5 +354,40 @@ fn a_close_waits_for_who_is_connected_and_has_said_nothing() {
     assert!(TcpStream::connect(fixture.address).is_err());
     assert_eq!(fixture.gate.open_connections(), 1);
     assert_eq!(ask(silent, b"late"), b"late");
+    fixture.stop();
+}
+
+/// A reload has removed it: the next generation knows nothing of it, and the last one drains.
+#[test]
+fn who_came_through_a_removed_listener_goes_to_the_old_generation() {
+    let fixture = Fixture::new(2, settings());
+    let address_of = |listener: &Listener| match listener.address() {
+        LocalAddress::Tcp(address) => *address,
+        LocalAddress::Unix(_) => unreachable!(),
+    };
+    let removed = listener::bind("removed", &Address::Tcp(LOOPBACK), &options()).unwrap();
+    let address = address_of(&removed);
+    let removed = wait(fixture.gate.open(fixture.service, removed, false));
+    let old = fixture.generation(1, echo("old "));
+    fixture.activate(&old);
+    wait(fixture.gate.hold(fixture.service, true));
+    let connect = || TcpStream::connect(address).unwrap();
+    let (waiting, stays) = (connect(), fixture.client());
+    fixture.until_pending(2);
+    let named = |backend| (Some("l0".to_owned()), vec![tcp_endpoint(backend)]);
+    for (number, name) in [(2, "new "), (3, "newer ")] {
+        let endpoints = vec![named(echo(name))];
+        fixture.activate(&Generation::new(number, 2, endpoints, Vec::new()));
+    }
+    wait(fixture.gate.hold(fixture.service, false));
+    assert_eq!(ask(waiting, b"x"), b"old x");
+    assert_eq!(ask(stays, b"x"), b"newer x");
+    assert_eq!(ask(connect(), b"x"), b"old x");
+    let late = connect();
+    wait(fixture.gate.close(removed));
+    assert_eq!(ask(late, b"x"), b"old x");
+    assert_eq!(ask(fixture.client(), b"x"), b"newer x");
+    fixture.until_empty();
+    assert_eq!(old.leases(), 0);
     fixture.stop();
 }
