@@ -574,6 +574,35 @@ fn urgent_bytes_stay_in_their_place() {
     }
 }
 
+/// The read that follows a full one begins at the urgent byte, whose edge is still to come.
+#[test]
+fn an_urgent_byte_behind_a_full_read_stays_in_its_place() {
+    for from in [Side::Client, Side::Backend] {
+        let mut world = begun([true, true]);
+        while world.outer(from).sent < BUFFER {
+            let left = BUFFER - world.outer(from).sent;
+            world.outer(from).write(from, left);
+        }
+        let urgent = [byte(from, BUFFER)];
+        world
+            .outer(from)
+            .socket
+            .as_ref()
+            .unwrap()
+            .send_out_of_band(&urgent)
+            .unwrap();
+        world.outer(from).sent += 1;
+        world.outer(from).write(from, 3);
+        raised(&mut world, from, EpollFlags::EPOLLIN | EpollFlags::EPOLLPRI);
+        // The edge of the first bytes had been taken before the rest came.
+        let of_sender = |(side, _): &(Side, _)| *side == from;
+        let at = world.raised.iter().position(of_sender).unwrap();
+        world.tell(at, EpollFlags::EPOLLIN);
+        world.settle();
+        assert_eq!(world.outer(other(from)).got.len(), BUFFER + 4);
+    }
+}
+
 #[test]
 fn an_urgent_byte_is_not_the_end_of_bulk() {
     for from in [Side::Client, Side::Backend] {
