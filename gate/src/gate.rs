@@ -78,6 +78,11 @@ pub struct ServiceId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub(crate) u32);
 
+/// A service that isn't there, or any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the gate has no such service: it was removed")]
+pub struct NoSuchService;
+
 /// What a worker tells the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -243,11 +248,21 @@ impl Gate {
 
     /// Begins to accept. `raw` is for the time before a generation is active: then [`Generation::new`] has said which listeners
     /// are.
-    pub async fn open(&self, service: ServiceId, socket: Listener, raw: bool) -> ListenerId {
+    ///
+    /// # Errors
+    ///
+    /// The service was removed; the socket is closed.
+    pub async fn open(
+        &self,
+        service: ServiceId,
+        socket: Listener,
+        raw: bool,
+    ) -> Result<ListenerId, NoSuchService> {
         let listener = {
             let mut registry = self.registry();
+            let metrics = registry.services.get(&service).ok_or(NoSuchService)?;
+            let metrics = metrics.listener(socket.name());
             let id = ListenerId(registry.id());
-            let metrics = registry.services[&service].listener(socket.name());
             let listener = Arc::new(SharedListener::new(
                 id,
                 service,
@@ -260,11 +275,11 @@ impl Gate {
         };
         let id = listener.id;
         self.all(Command::Open(listener)).await;
-        id
+        Ok(id)
     }
 
     /// Gives the socket of a listener to another service, where it is a listener of this name. What the kernel has queued goes with
-    /// it, what has been accepted stays with the old one. `None`: the listener has been closed.
+    /// it, what has been accepted stays with the old one. `None`: the listener has been closed, or the service removed.
     pub async fn hand_over(
         &self,
         listener: ListenerId,
@@ -274,9 +289,9 @@ impl Gate {
     ) -> Option<ListenerId> {
         let (old, heir) = {
             let mut registry = self.registry();
+            let metrics = registry.services.get(&service)?.listener(name);
             let old = registry.listeners.remove(&listener)?;
             let id = ListenerId(registry.id());
-            let metrics = registry.services[&service].listener(name);
             let heir = Arc::new(old.heir(id, service, metrics, raw));
             registry.listeners.insert(id, Arc::clone(&heir));
             (old, heir)

@@ -37,6 +37,7 @@ mod sys;
 mod worker;
 
 pub use gate::{
-    ConnectionInfo, Event, Gate, ListenerId, Overflow, ServiceId, ServiceSettings, Settings,
+    ConnectionInfo, Event, Gate, ListenerId, NoSuchService, Overflow, ServiceId, ServiceSettings,
+    Settings,
 };
 pub use generation::{Endpoint, Endpoints, Generation, Target};

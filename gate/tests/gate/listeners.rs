@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use syngate_gate::listener::{self, Address, KeptListener, Listener, LocalAddress, Options, Own};
-use syngate_gate::{Generation, ListenerId, Target};
+use syngate_gate::{Generation, ListenerId, NoSuchService, Target};
 use syngate_metrics::{CloseReason, ConnectionState};
 
 use crate::common::{
@@ -91,7 +91,9 @@ fn a_closed_listener_leaves_its_address() {
             wait(fixture.gate.close(listener));
             let again = listener::bind("l0", &Address::Tcp(fixture.address), &options());
             match again {
-                Ok(again) => listener = wait(fixture.gate.open(fixture.service, again, false)),
+                Ok(again) => {
+                    listener = wait(fixture.gate.open(fixture.service, again, false)).unwrap();
+                }
                 Err(error) => return Some(error.to_string()),
             }
             None
@@ -123,7 +125,8 @@ fn those_who_wait_outlive_their_listener_and_are_counted_to_the_end() {
         fixture
             .gate
             .open(fixture.service, bind(&Address::Tcp(LOOPBACK)), false),
-    );
+    )
+    .unwrap();
     assert_ne!(again, fixture.listener);
     fixture.stop();
 }
@@ -273,7 +276,7 @@ fn a_removed_service_leaves_nothing_and_others_run_on() {
     let LocalAddress::Tcp(address) = *listener.address() else {
         unreachable!()
     };
-    let id: ListenerId = wait(fixture.gate.open(other, listener, false));
+    let id: ListenerId = wait(fixture.gate.open(other, listener, false)).unwrap();
     let waiting = TcpStream::connect(address).unwrap();
     let held = fixture.client();
     fixture.until_open(2);
@@ -288,6 +291,9 @@ fn a_removed_service_leaves_nothing_and_others_run_on() {
     wait(fixture.gate.activate(other, None, settings()));
     wait(fixture.gate.remove_service(other));
     assert!(wait(fixture.gate.connections(other)).is_empty());
+    let late = bind(&Address::Tcp(LOOPBACK));
+    let opened = wait(fixture.gate.open(other, late, false));
+    assert_eq!(opened, Err(NoSuchService));
     assert_eq!(ask(held, b"x"), b"x");
     fixture.stop();
 }
@@ -367,7 +373,7 @@ fn who_came_through_a_removed_listener_goes_to_the_old_generation() {
     };
     let removed = listener::bind("removed", &Address::Tcp(LOOPBACK), &options()).unwrap();
     let address = address_of(&removed);
-    let removed = wait(fixture.gate.open(fixture.service, removed, false));
+    let removed = wait(fixture.gate.open(fixture.service, removed, false)).unwrap();
     let old = fixture.generation(1, echo("old "));
     fixture.activate(&old);
     wait(fixture.gate.hold(fixture.service, true));
