@@ -30,7 +30,8 @@ use crate::slots::Token;
 use crate::socket::Socket;
 use crate::worker::{Due, Worker};
 
-/// Accepts a wake-up: the rest stays for the other workers, and for the next turn.
+/// Accepts a wake-up: the rest stays for the other workers, and for the next turn. While connections come one by one it is a single
+/// one, since the accept after the last is a system call for nothing.
 const ACCEPTS: usize = 8;
 
 /// Some room is taken up so long after it was seen.
@@ -56,7 +57,7 @@ impl Worker {
         let Some(listener) = self.socket(index) else {
             return;
         };
-        for _ in 0..ACCEPTS {
+        for _ in 0..self.accepts(index) {
             if listener.is_paused() {
                 return;
             }
@@ -88,6 +89,16 @@ impl Worker {
                 return;
             }
         }
+    }
+
+    /// How many accepts this wake-up may take: several where the last turn accepted too.
+    fn accepts(&mut self, index: u32) -> usize {
+        let turn = self.shared.loads[self.index].turns.load(Ordering::Relaxed);
+        let Some(listener) = &mut self.listeners[index as usize] else {
+            return 0;
+        };
+        let last = std::mem::replace(&mut listener.woken_in, turn);
+        if turn - last > 1 { 1 } else { ACCEPTS }
     }
 
     /// Looks for a place for one more connection. A place in the process's pending queue is counted before it is taken, so that

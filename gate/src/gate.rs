@@ -289,9 +289,9 @@ impl Gate {
     ) -> Option<ListenerId> {
         let (old, heir) = {
             let mut registry = self.registry();
-            let metrics = registry.services.get(&service)?.listener(name);
+            let heirs = Arc::clone(registry.services.get(&service)?);
             let old = registry.listeners.remove(&listener)?;
-            let id = ListenerId(registry.id());
+            let (id, metrics) = (ListenerId(registry.id()), heirs.listener(name));
             let heir = Arc::new(old.heir(id, service, metrics, raw));
             registry.listeners.insert(id, Arc::clone(&heir));
             (old, heir)

@@ -92,6 +92,8 @@ pub(crate) struct LocalListener {
     /// so, and it changes with the flip.
     pub(crate) raw: bool,
     pub(crate) registered: bool,
+    /// The turn in which this worker was last woken for it.
+    pub(crate) woken_in: u64,
     pub(crate) emptying: Option<crate::closing::Emptying>,
     pub(crate) queue: PendingQueue<Token>,
     pub(crate) connections: u32,
@@ -476,6 +478,7 @@ impl LocalListener {
             raw: socket.as_ref().is_some_and(|socket| socket.raw),
             socket,
             registered: false,
+            woken_in: 0,
             emptying: None,
             queue: PendingQueue::new(),
             connections: 0,

@@ -275,3 +275,25 @@ fn a_pause_at_the_limit_ends_with_ample_room_or_a_moment_after_some() {
         looks();
     }
 }
+
+/// The accept after the last one would be for nothing.
+#[test]
+fn a_wake_up_takes_one_connection_and_several_while_they_keep_coming() {
+    let mut ground = Ground::new();
+    let LocalAddress::Tcp(address) = *ground.worker.socket(0).unwrap().socket.address() else {
+        unreachable!()
+    };
+    let connect = || TcpStream::connect(address).unwrap();
+    let _first = [connect(), connect(), connect()];
+    ground.turn();
+    ground.worker.accept(0);
+    assert_eq!(ground.worker.slots.len(), 1);
+    ground.turn();
+    ground.worker.accept(0);
+    assert_eq!(ground.worker.slots.len(), 3);
+    ground.turn();
+    ground.turn();
+    let _later = [connect(), connect()];
+    ground.worker.accept(0);
+    assert_eq!(ground.worker.slots.len(), 4);
+}
