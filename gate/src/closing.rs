@@ -15,10 +15,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 use syngate_metrics::CloseReason;
 
-use crate::admission::{ERROR_PAUSE, Failure, classify};
+use crate::admission::{Failure, classify};
 use crate::deadlines::Tick;
 use crate::gate::ListenerId;
 use crate::listener::Listener;
+use crate::pauses::ERROR_PAUSE;
 use crate::shared::Ack;
 use crate::socket::Socket;
 use crate::worker::{Due, LocalListener, Worker};

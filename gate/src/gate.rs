@@ -4,71 +4,27 @@
 //! [`Gate::activate`] has returned, no worker can lease another connection to the generation that was active before. A call's
 //! acknowledgement is the drop of its `Ack`, so a worker can also keep one until what was asked for has come true.
 
+mod report;
+mod settings;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use syngate_metrics::{CloseReason, ConnectionState, Metrics};
+use syngate_metrics::{CloseReason, Metrics};
 use tokio::sync::mpsc;
+
+pub use report::{ConnectionInfo, Event};
+pub use settings::{Overflow, ServiceSettings, Settings};
 
 use crate::accept_queue::Reader;
 use crate::generation::Generation;
 use crate::listener::{Listener, OptionRefused, Options};
-use crate::proxy_protocol;
 use crate::shared::{Ack, Command, Inbox, Load, Message, Shared, SharedListener};
 use crate::worker::Worker;
-
-/// What is the process's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// Threads, at least 1.
-    pub workers: usize,
-    /// Clients in any phase.
-    pub max_connections: u64,
-    /// Pending connections.
-    pub pending_max: u64,
-}
-
-/// What is a service's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ServiceSettings {
-    /// Bound of a wait.
-    pub pending_timeout: Duration,
-    /// What happens at the limits.
-    pub pending_overflow: Overflow,
-    /// Connections dispatched and not yet accepted by a backend, at most.
-    pub dispatch_concurrency: u32,
-    /// Bound of one connect.
-    pub connect_timeout: Duration,
-    /// No byte either way for this long; `None` is off.
-    pub idle_timeout: Option<Duration>,
-    /// The same, once one side has ended.
-    pub half_close_timeout: Option<Duration>,
-    /// TCP keepalive towards remote endpoints on connections older than 30 s; `None` is off.
-    pub keepalive: Option<Duration>,
-    /// A PROXY header towards the backend.
-    pub send_proxy: Option<proxy_protocol::Version>,
-    /// Peers that must send one.
-    pub accept_proxy: Option<proxy_protocol::Trusted>,
-    /// Bound of its arrival.
-    pub accept_proxy_timeout: Duration,
-    /// Source addresses towards remote endpoints; empty: the system's choice.
-    pub sources: Vec<IpAddr>,
-}
-
-/// What happens to a client that there is no room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overflow {
-    /// Accepting stops; the kernel's backlog holds it.
-    Backpressure,
-    /// It is accepted and reset.
-    Reset,
-}
 
 /// A service of a [`Gate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,62 +38,6 @@ pub struct ListenerId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the gate has no such service: it was removed")]
 pub struct NoSuchService;
-
-/// What a worker tells the supervisor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// In one worker the last lease of a generation that isn't active ended: see [`Generation::leases`].
-    Released {
-        /// Whose.
-        service: ServiceId,
-        /// Which.
-        generation: u64,
-    },
-    /// An endpoint of the active generation doesn't take connections; said once until it answers again.
-    Refused {
-        /// Whose.
-        service: ServiceId,
-        /// Which.
-        generation: u64,
-        /// Its address and the error.
-        why: String,
-    },
-    /// The gate has no descriptor or memory for a connect, whatever the endpoint may be; said again as long as that lasts.
-    Lacks {
-        /// Whose.
-        service: ServiceId,
-        /// Which.
-        generation: u64,
-        /// The endpoint's address and the error.
-        why: String,
-    },
-    /// It answers again.
-    Answers {
-        /// Whose.
-        service: ServiceId,
-        /// Which.
-        generation: u64,
-    },
-}
-
-/// One open connection, for `syngate connections`.
-#[derive(Clone, Debug)]
-pub struct ConnectionInfo {
-    /// The listener that accepted it.
-    pub listener: String,
-    /// The client's address; `None` for a unix socket.
-    pub peer: Option<SocketAddr>,
-    /// Its generation, once it has one.
-    pub generation: Option<u64>,
-    /// What it does.
-    pub state: ConnectionState,
-    /// Since the accept.
-    pub age: Duration,
-    /// Bytes from the client to the backend.
-    pub bytes_in: u64,
-    /// Bytes from the backend to the client.
-    pub bytes_out: u64,
-}
 
 /// The running gate. Dropping it without [`Gate::stop`] leaves the workers running: it lives as long as the process.
 pub struct Gate {

@@ -27,6 +27,7 @@ mod dialer;
 mod dispatch;
 mod doubts;
 mod greeting;
+mod pauses;
 mod pending;
 mod relay;
 mod shared;

@@ -9,8 +9,10 @@ use std::time::Instant;
 
 use nix::sys::epoll::{EpollCreateFlags, EpollEvent, EpollTimeout};
 use nix::sys::socket::{MsgFlags, recv};
+use socket2::SockRef;
 use tokio::sync::mpsc;
 
+use super::resets::LINGER;
 use super::*;
 use crate::accept_queue::Probe;
 use crate::dialer::Dialer;

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use syngate_metrics::{ConnectionState, Metrics, PendingOutcome};
 use tokio::sync::mpsc;
 
+use super::expiry::is_armed;
 use super::*;
-use crate::gate::Overflow;
+use crate::gate::{ListenerId, Overflow, ServiceId, ServiceSettings};
 use crate::listener::{self, Address, LocalAddress, Options, Own};
-use crate::shared::{Command, Handoff, Inbox, Load, Message};
+use crate::shared::{Ack, Command, Handoff, Inbox, Load, Message, SharedListener};
 
 const SERVICE: ServiceId = ServiceId(1);
 const LISTENER: ListenerId = ListenerId(2);
