@@ -14,8 +14,7 @@ use nix::sys::socket::{MsgFlags, recv};
 use socket2::SockRef;
 use tokio::sync::mpsc;
 
-use ground::*;
-
+use self::ground::*;
 use super::resets::LINGER;
 use super::*;
 use crate::accept_queue::Probe;

@@ -12,8 +12,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use proptest::prelude::*;
 use socket2::{Domain, SockRef, Type};
 
-use world::*;
-
+use self::world::*;
 use super::*;
 use crate::sys;
 

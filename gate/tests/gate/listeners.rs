@@ -397,3 +397,19 @@ fn who_came_through_a_removed_listener_goes_to_the_old_generation() {
     assert_eq!(old.leases(), 0);
     fixture.stop();
 }
+
+/// It would come back to the generation that has reset it.
+#[test]
+fn what_the_old_generation_resets_at_a_removed_listener_passes_to_the_client() {
+    let fixture = Fixture::new(1, settings());
+    let backend = std::net::TcpListener::bind(LOOPBACK).unwrap();
+    fixture.activate(&fixture.generation(1, backend.local_addr().unwrap()));
+    let endpoints = vec![(Some("other".to_owned()), vec![tcp_endpoint(echo(""))])];
+    fixture.activate(&Generation::new(2, 1, endpoints, Vec::new()));
+    let client = fixture.client();
+    let (accepted, _) = backend.accept().unwrap();
+    crate::common::reset(&accepted);
+    drop(accepted);
+    assert!(crate::common::is_reset(client));
+    assert_eq!(fixture.stop().closed(CloseReason::BackendReset), 1);
+}
