@@ -1,13 +1,14 @@
 //! The handle that the supervisor holds: the boundary between processes and connections.
 //!
 //! Each call goes to every worker's inbox and returns when all have taken it up between two of their turns. So when
-//! [`Gate::activate`] has returned, no worker can lease another connection to the generation that was active before. A call's
-//! acknowledgement is the drop of its `Ack`, so a worker can also keep one until what was asked for has come true.
+//! [`Gate::activate`] has returned, no worker can lease another connection to the generation that was active before (but for those
+//! of a listener that the new one doesn't know). A call's acknowledgement is the drop of its `Ack`, so a worker can also keep one
+//! until what was asked for has come true.
 
+mod registry;
 mod report;
 mod settings;
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 pub use report::{ConnectionInfo, Event};
 pub use settings::{Overflow, ServiceSettings, Settings};
 
+use self::registry::Registry;
 use crate::accept_queue::Reader;
 use crate::generation::Generation;
 use crate::listener::{Listener, OptionRefused, Options};
@@ -45,36 +47,6 @@ pub struct Gate {
     metrics: Arc<Metrics>,
     registry: Mutex<Registry>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-struct Registry {
-    next: u32,
-    services: HashMap<ServiceId, Arc<syngate_metrics::Service>>,
-    /// Looked at under the lock, never cloned out of it: what was removed here is open in no other place than the workers.
-    listeners: HashMap<ListenerId, Arc<SharedListener>>,
-}
-
-impl Registry {
-    fn id(&mut self) -> u32 {
-        self.next += 1;
-        self.next
-    }
-
-    fn listener(&self, service: ServiceId, name: &str) -> Option<ListenerId> {
-        let mut open = self.listeners.values();
-        open.find(|open| open.service == service && open.metrics.name() == name)
-            .map(|open| open.id)
-    }
-
-    /// Ends the series of a listener that is gone. One that has moved to another address goes on counting in the same.
-    fn forget_metrics(&self, service: ServiceId, name: &str) {
-        if self.listener(service, name).is_none()
-            && let Some(service) = self.services.get(&service)
-        {
-            service.remove_listener(name);
-        }
-    }
 }
 
 impl Gate {
