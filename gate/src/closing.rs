@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //!
-//! - What the kernel has accepted is accepted here, past every limit: its client believes itself connected. Whom nobody can serve is
-//!   closed and counted.
+//! - What the kernel has accepted is accepted here, past every limit: its client believes itself connected. Whom nobody can serve
+//!   is closed and counted.
 //! - Taking over a kept listener ends, and never spins: each accept takes a connection from a queue to which nothing is added any
 //!   more, or waits for what is wanted, or is the last.
 

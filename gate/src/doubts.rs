@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //!
-//! - The connection itself is gone: only the count of its end waits, at most [`NEWS`] and a turn. Until then one connection fewer is
-//!   counted as closed than has ended; no count ever falls.
+//! - The connection itself is gone: only the count of its end waits, at most [`NEWS`] and a turn. Until then fewer are counted as
+//!   closed than have ended; no count ever falls.
 //! - Each end is counted once: as `backend_gone` if the death of its generation is told in time, else as what it looked like.
 //! - Ends of the same kind share an entry, so a flood of them costs no memory and an ordinary end costs nothing.
 

@@ -80,8 +80,8 @@ impl Socket {
         }
     }
 
-    /// To be called before a read that may begin at an urgent byte, which would take it out of the stream: where the mark's edge has
-    /// come, or where another read comes without an event between.
+    /// To be called before a read that may begin at an urgent byte, which would take it out of the stream: where the mark's edge
+    /// has come, or where another read comes without an event between.
     fn keep_urgent_inline(&mut self) {
         if !self.is(Self::INLINE) {
             // An error means that there is no such option here, so no urgent byte either.

@@ -30,8 +30,8 @@ impl Connection {
         }
     }
 
-    /// The generation whose death may be what ends it, if it is closed for this reason: the backend has ended while the client waited
-    /// for it.
+    /// The generation whose death may be what ends it, if it is closed for this reason: the backend has ended while the client
+    /// waited for it.
     pub(crate) fn suspect(&self, reason: CloseReason) -> Option<&Local> {
         let (Phase::Relaying { lease, relay, .. } | Phase::Resetting { lease, relay, .. }) =
             &self.phase
