@@ -1,10 +1,9 @@
-//! Who is let in: accepting, its limits and pauses.
+//! Who is let in: accepting, and its limits.
 //!
 //! Invariants:
 //!
-//! - Accepting never dies and never spins: what can be retried is, and the want of descriptors or memory pauses the listener.
-//! - A pause is the listener's, in every worker. Who pauses looks again afterwards, and who makes room looks for pauses
-//!   afterwards, so one of them sees the other.
+//! - Accepting never dies and never spins: an error that has taken a connection from the queue is followed by the next accept, and
+//!   every other error pauses the listener (`pauses`).
 //! - Nobody is turned away in silence: there is a counter and a line in the log.
 
 use std::io;
@@ -15,25 +14,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::epoll::{EpollEvent, EpollFlags};
 use socket2::SockRef;
 use syngate_metrics::{AcceptErrno, CloseReason, PendingOutcome};
 
 use crate::connection::{Connection, Phase};
 use crate::gate::Overflow;
-use crate::relay::Side;
 use crate::shared::{Handoff, Message, Pause, SharedListener};
-use crate::slots::Token;
 use crate::socket::Socket;
-use crate::worker::{Due, Worker};
+use crate::worker::Worker;
 
-/// Accepts a wake-up: the rest stays for the other workers, and for the next turn.
+/// Accepts a wake-up: the rest stays for the other workers, and for the next turn. While connections come one by one it is a single
+/// one, since the accept after the last is a system call for nothing.
 const ACCEPTS: usize = 8;
-
-/// First and longest pause after an error, in milliseconds.
-pub(crate) const ERROR_PAUSE: u32 = 50;
-const ERROR_PAUSE_MOST: u32 = 1000;
-
 /// Where one more connection would go.
 enum Place {
     /// To a backend, or so it seems.
@@ -50,7 +42,7 @@ impl Worker {
         let Some(listener) = self.socket(index) else {
             return;
         };
-        for _ in 0..ACCEPTS {
+        for _ in 0..self.accepts(index) {
             if listener.is_paused() {
                 return;
             }
@@ -84,10 +76,20 @@ impl Worker {
         }
     }
 
+    /// How many accepts this wake-up may take: several where the last turn accepted too.
+    fn accepts(&mut self, index: u32) -> usize {
+        let turn = self.shared.loads[self.index].turns.load(Ordering::Relaxed);
+        let Some(listener) = &mut self.listeners[index as usize] else {
+            return 0;
+        };
+        let last = std::mem::replace(&mut listener.woken_in, turn);
+        if turn - last > 1 { 1 } else { ACCEPTS }
+    }
+
     /// Looks for a place for one more connection. A place in the process's pending queue is counted before it is taken, so that
     /// two workers don't take the last one.
     fn take_place(&self, index: u32, listener: &SharedListener) -> Place {
-        if let Some(limit) = self.is_full(listener) {
+        if let Some(limit) = self.limit(listener, false) {
             return Place::None(limit);
         }
         let waiting = self.listeners[index as usize].as_ref();
@@ -107,7 +109,7 @@ impl Worker {
     pub(crate) fn end_reservation(&mut self, index: u32) {
         self.publish_queue(index);
         self.shared.pending.fetch_sub(1, Ordering::SeqCst);
-        self.shared.resume_if_paused();
+        self.made_room();
     }
 
     pub(crate) fn socket(&self, index: u32) -> Option<Arc<SharedListener>> {
@@ -124,11 +126,9 @@ impl Worker {
         })
     }
 
-    /// Which limit keeps another connection out. Every worker comes to the same answer.
-    fn is_full(&self, listener: &SharedListener) -> Option<&'static str> {
-        if self.shared.open.load(Ordering::SeqCst)
-            >= self.shared.max_connections.load(Ordering::Relaxed)
-        {
+    /// Which limit keeps another connection out, or, with `ample`, many others. Every worker comes to the same answer.
+    pub(crate) fn limit(&self, listener: &SharedListener, ample: bool) -> Option<&'static str> {
+        if !self.shared.has_room(ample) {
             return Some("max_connections");
         }
         let pending = self.shared.pending.load(Ordering::SeqCst);
@@ -206,7 +206,7 @@ impl Worker {
                 let block = listener.metrics.block(self.index);
                 block.closed[CloseReason::ProxyHeader].inc();
                 self.shared.open.fetch_sub(1, Ordering::SeqCst);
-                return self.shared.resume_if_paused();
+                return self.made_room();
             }
             None => Phase::Pending { unsent: None },
         };
@@ -247,120 +247,46 @@ impl Worker {
     /// Whether the error leaves something to accept now.
     fn accept_failed(&mut self, index: u32, listener: &SharedListener, error: &io::Error) -> bool {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
-        let (label, wants) = classify(errno);
+        let (label, failure) = classify(errno);
         listener.metrics.block(self.index).accept_errors[label].inc();
-        if wants {
+        let pauses = failure != Failure::Theirs;
+        if pauses {
             self.pause(index, listener, Pause::ERROR, &errno.to_string());
         }
-        !wants
-    }
-
-    fn pause(&mut self, index: u32, listener: &SharedListener, pause: u8, why: &str) {
-        let order = Ordering::SeqCst;
-        if listener
-            .paused
-            .compare_exchange(Pause::NONE, pause, order, order)
-            .is_ok()
-        {
-            self.shared.paused_listeners.fetch_add(1, order);
-            if self.shared.may_warn() {
-                let name = listener.metrics.name();
-                match pause {
-                    Pause::ERROR => tracing::warn!(listener = name, "accepting pauses: {why}"),
-                    _ => tracing::warn!(
-                        listener = name,
-                        "{why} is reached: accepting pauses, the kernel's backlog holds new connections"
-                    ),
-                }
-            }
-            self.shared.look_at_pauses();
-            if pause == Pause::ERROR {
-                let last = listener.error_pause.load(Ordering::Relaxed);
-                let next = (last * 2).clamp(ERROR_PAUSE, ERROR_PAUSE_MOST);
-                listener.error_pause.store(next, Ordering::Relaxed);
-                let until = self.clock.now() + Duration::from_millis(next.into());
-                self.deadlines.push(until, Due::Resume(index));
-            }
-        }
-        self.register(index);
-        if pause == Pause::FULL && self.is_full(listener).is_none() {
-            self.resume(index);
-        }
-    }
-
-    /// Ends a pause, in every worker.
-    pub(crate) fn resume(&mut self, index: u32) {
-        let Some(listener) = self.socket(index) else {
-            return;
-        };
-        self.unpause(&listener);
-        self.register(index);
-    }
-
-    pub(crate) fn unpause(&self, listener: &SharedListener) {
-        if listener.paused.swap(Pause::NONE, Ordering::SeqCst) != Pause::NONE {
-            self.shared.paused_listeners.fetch_sub(1, Ordering::SeqCst);
-            self.shared.look_at_pauses();
-        }
-    }
-
-    /// Ends the pauses for which there is room again, and follows those of other workers.
-    pub(crate) fn look_at_pauses(&mut self) {
-        for index in 0..self.listeners.len() as u32 {
-            let Some(listener) = self.socket(index) else {
-                continue;
-            };
-            let full = listener.paused.load(Ordering::SeqCst) == Pause::FULL;
-            if full && self.is_full(&listener).is_none() {
-                self.resume(index);
-            } else {
-                self.register(index);
-            }
-        }
-    }
-
-    /// Watches a listener, or doesn't, as its pause says. An exclusive registration can't be modified, only made and deleted.
-    /// What waits in the kernel raises an event at once.
-    pub(crate) fn register(&mut self, index: u32) {
-        let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
-            return;
-        };
-        let Some(socket) = &listener.socket else {
-            return;
-        };
-        let wanted = !socket.is_paused() && listener.emptying.is_none();
-        if wanted == listener.registered {
-            return;
-        }
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE;
-        let result = match wanted {
-            true => self.epoll.add(
-                &socket.socket,
-                EpollEvent::new(flags, Token::listener(index).data(Side::Client)),
-            ),
-            false => self.epoll.delete(&socket.socket),
-        };
-        match result {
-            Ok(()) => listener.registered = wanted,
-            Err(error) => tracing::error!(
-                listener = socket.metrics.name(),
-                "worker {} can't watch it: epoll_ctl: {error}",
-                self.index
-            ),
-        }
+        !pauses
     }
 }
 
-/// Under which label an error of accept(2) is counted, and whether it is for want of something that may come back.
-pub(crate) fn classify(errno: Errno) -> (AcceptErrno, bool) {
+/// What an error of accept(2) is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The new connection, which has left the queue with it.
+    Theirs,
+    /// The want of something that may come back.
+    Want,
+    /// The listener, for as long as anybody can tell.
+    Ours,
+}
+
+/// Under which label an error of accept(2) is counted, and what it is about.
+pub(crate) fn classify(errno: Errno) -> (AcceptErrno, Failure) {
     match errno {
-        Errno::ECONNABORTED => (AcceptErrno::Connaborted, false),
-        Errno::EPROTO => (AcceptErrno::Proto, false),
-        Errno::EMFILE => (AcceptErrno::Mfile, true),
-        Errno::ENFILE => (AcceptErrno::Nfile, true),
-        Errno::ENOBUFS => (AcceptErrno::Nobufs, true),
-        Errno::ENOMEM => (AcceptErrno::Nomem, true),
-        // EINTR, and errors of the network that are the new connection's (accept(2)).
-        _ => (AcceptErrno::Other, false),
+        Errno::ECONNABORTED => (AcceptErrno::Connaborted, Failure::Theirs),
+        Errno::EPROTO => (AcceptErrno::Proto, Failure::Theirs),
+        Errno::EMFILE => (AcceptErrno::Mfile, Failure::Want),
+        Errno::ENFILE => (AcceptErrno::Nfile, Failure::Want),
+        Errno::ENOBUFS => (AcceptErrno::Nobufs, Failure::Want),
+        Errno::ENOMEM => (AcceptErrno::Nomem, Failure::Want),
+        // A signal, and the errors of the network that accept(2) says are the new connection's.
+        Errno::EINTR
+        | Errno::ENETDOWN
+        | Errno::ENOPROTOOPT
+        | Errno::EHOSTDOWN
+        | Errno::ENONET
+        | Errno::EHOSTUNREACH
+        | Errno::ENETUNREACH => (AcceptErrno::Other, Failure::Theirs),
+        // EINVAL of a listener that another holder has shut down, EPERM of a security module that refuses each accept, and
+        // whatever else may stay as it is.
+        _ => (AcceptErrno::Other, Failure::Ours),
     }
 }

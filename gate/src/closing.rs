@@ -1,6 +1,11 @@
 //! The last connections of listeners: of a public one that closes, and of a kept one whose process has gone.
 //!
-//! What the kernel has accepted is accepted here, past every limit: its client believes itself connected.
+//! Invariants:
+//!
+//! - What the kernel has accepted is accepted here, past every limit: its client believes itself connected. Whom nobody can serve
+//!   is closed and counted.
+//! - Taking over a kept listener ends, and never spins: each accept takes a connection from a queue to which nothing is added any
+//!   more, or waits for what is wanted, or is the last.
 
 use std::io;
 use std::sync::Arc;
@@ -8,12 +13,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use syngate_metrics::CloseReason;
 
-use crate::admission::{ERROR_PAUSE, classify};
+use crate::admission::{Failure, classify};
 use crate::deadlines::Tick;
 use crate::gate::ListenerId;
 use crate::listener::Listener;
+use crate::pauses::ERROR_PAUSE;
 use crate::shared::Ack;
+use crate::socket::Socket;
 use crate::worker::{Due, LocalListener, Worker};
 
 /// Between two looks at a listener that is being emptied.
@@ -32,7 +40,9 @@ pub(crate) struct Emptying {
 
 /// A kept listener whose queue is being taken over.
 pub(crate) struct Adoption {
-    pub(crate) listener: ListenerId,
+    /// The public one that its connections count as; `None` where that is gone.
+    pub(crate) listener: Option<ListenerId>,
+    pub(crate) metrics: Arc<syngate_metrics::Listener>,
     pub(crate) kept: Arc<Listener>,
     pub(crate) _ack: Ack,
 }
@@ -91,8 +101,6 @@ impl Worker {
         let now = self.clock.now();
         let left = shared.socket.undelivered(&mut self.reader);
         let empty = left.as_ref().is_ok_and(|left| *left == 0);
-        let name = shared.metrics.name().to_owned();
-        drop(shared);
         let Some(Some(listener)) = self.listeners.get_mut(index as usize) else {
             return;
         };
@@ -101,20 +109,22 @@ impl Worker {
         };
         let was_empty = std::mem::replace(&mut emptying.seen_empty, empty);
         let late = now.since(emptying.since) >= EMPTYING_MOST;
-        if (empty && was_empty) || late {
-            if !empty {
-                let left = left.map_or_else(|error| error.to_string(), |left| left.to_string());
-                tracing::warn!(
-                    listener = name,
-                    left,
-                    "a listener closes that wasn't seen to be empty: connections that are left in it are reset"
-                );
-            }
-            self.close_listener(index);
-        } else {
-            self.deadlines
+        let done = late || (empty && was_empty);
+        if !done {
+            return self
+                .deadlines
                 .push(now + EMPTYING_POLL, Due::Emptying(index));
         }
+        if !empty {
+            let left = left.map_or_else(|error| error.to_string(), |left| left.to_string());
+            tracing::warn!(
+                listener = shared.metrics.name(),
+                left,
+                "a listener closes that wasn't seen to be empty: connections that are left in it are reset"
+            );
+        }
+        drop(shared);
+        self.close_listener(index);
     }
 
     /// Accepts everything from the kept listeners whose processes have gone. One that is in want of descriptors waits for some.
@@ -130,29 +140,44 @@ impl Worker {
         }
     }
 
-    /// Whether nothing is left in it.
+    /// Whether nothing is left in it that can be accepted.
     fn adopt_from(&mut self, adoption: &Adoption) -> bool {
-        while let Some(index) = self.listener(adoption.listener)
-            && let Some(listener) = &self.listeners[index as usize]
-        {
-            let block = listener.metrics.block(self.index);
+        let block = adoption.metrics.block(self.index);
+        loop {
             match adoption.kept.accept() {
                 Ok((client, peer)) => {
                     block.accepted.inc();
-                    self.shared.open.fetch_add(1, Ordering::SeqCst);
-                    self.admit(index, client, peer, true);
+                    let open = adoption.listener.and_then(|id| self.listener(id));
+                    match open.filter(|index| self.socket(*index).is_some()) {
+                        Some(index) => {
+                            self.shared.open.fetch_add(1, Ordering::SeqCst);
+                            self.admit(index, client, peer, true);
+                        }
+                        None => {
+                            Socket::accepted(client, peer.is_none()).reset_on_close();
+                            block.closed[CloseReason::Unaccepted].inc();
+                        }
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(error) => {
-                    let (label, wants) =
-                        classify(Errno::from_raw(error.raw_os_error().unwrap_or(0)));
+                    let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+                    let (label, failure) = classify(errno);
                     block.accept_errors[label].inc();
-                    if wants {
-                        return false;
+                    match failure {
+                        Failure::Theirs => {}
+                        Failure::Want => return false,
+                        Failure::Ours => {
+                            let listener = adoption.metrics.name();
+                            tracing::warn!(
+                                listener,
+                                "what is left in a kept listener can't be accepted: {errno}"
+                            );
+                            return true;
+                        }
                     }
                 }
             }
         }
-        true
     }
 }

@@ -8,6 +8,7 @@ use syngate_metrics::CloseReason;
 
 use crate::closing::Adoption;
 use crate::connection::{Next, Phase};
+use crate::deadlines::Tick;
 use crate::dialer::Dialer;
 use crate::gate::{ConnectionInfo, ListenerId, ServiceId, ServiceSettings};
 use crate::generation::{Generation, Local};
@@ -36,6 +37,7 @@ impl Worker {
                     CloseReason::Shutdown
                 })
             });
+            self.doubts.expire(Tick::NEVER, self.index);
             tracing::debug!(count, "worker {} stops", self.index);
         }
     }
@@ -64,7 +66,7 @@ impl Worker {
                 self.shared
                     .pending
                     .fetch_sub(reserved.into(), Ordering::SeqCst);
-                return self.shared.resume_if_paused();
+                return self.made_room();
             }
         };
         self.admit(index, client, peer, false);
@@ -137,10 +139,12 @@ impl Worker {
                     Some(lease) if lease.is_of(id, generation) => connection.backend_gone(context),
                     _ => Next::Wait,
                 });
+                self.doubts.backend_gone(id, generation, self.index);
             }
-            Command::Adopt(listener, kept) => {
+            Command::Adopt(listener, metrics, kept) => {
                 self.adoptions.push(Adoption {
                     listener,
+                    metrics,
                     kept,
                     _ack: ack,
                 });
@@ -214,7 +218,9 @@ impl Worker {
         // Connects to the old generation that haven't completed begin anew, and so does what it has reset untouched. For the others a
         // deadline may have become an earlier one.
         self.look_at_all(|connection, context| match &connection.phase {
-            Phase::Connecting { lease, .. } if !lease.is_active() => connection.withdraw(context),
+            Phase::Connecting { lease, .. } if !context.is_current(lease) => {
+                connection.withdraw(context)
+            }
             Phase::Resetting { .. } => connection.resetting(context),
             _ => Next::Wait,
         });
@@ -233,14 +239,17 @@ impl Worker {
             return listener.dialers.clear();
         };
         if listener
-            .dialers
-            .first()
-            .is_some_and(|dialer| Rc::ptr_eq(dialer.local(), active))
+            .local()
+            .is_some_and(|local| Rc::ptr_eq(local, active))
         {
             return;
         }
-        listener.raw = active.generation.is_raw(listener.metrics.name());
         let endpoints = active.generation.endpoints(listener.metrics.name());
+        if endpoints.is_empty() {
+            // The listener closes soon. Until then its connections go where they went before.
+            return;
+        }
+        listener.raw = active.generation.is_raw(listener.metrics.name());
         let dialers = endpoints
             .iter()
             .map(|endpoint| Dialer::new(active, endpoint, &service.settings));
@@ -267,7 +276,7 @@ impl Worker {
             }
         }
         // A pause at `pending_max` may be over, now that nobody waits.
-        self.shared.resume_if_paused();
+        self.made_room();
     }
 
     fn remove_service(&mut self, id: ServiceId) {

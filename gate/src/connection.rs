@@ -7,6 +7,10 @@
 //! - Nothing is dispatched again once a byte of the client's was written or one of the backend's was read.
 //! - What a connection holds (sockets, lease, attempt) ends by its drop, whatever way it ends.
 
+mod report;
+mod resets;
+mod timeouts;
+
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -14,7 +18,6 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollFlags};
-use socket2::{SockRef, TcpKeepalive};
 use syngate_metrics::{
     CloseReason, ConnectionState, DispatchResult, ListenerBlock, PendingOutcome, ServiceBlock,
 };
@@ -22,21 +25,10 @@ use syngate_metrics::{
 use crate::deadlines::Tick;
 use crate::dialer::Attempt;
 use crate::gate::ServiceSettings;
-use crate::generation::Lease;
+use crate::generation::{Lease, Local};
 use crate::proxy_protocol::Addresses;
 use crate::relay::{Relay, Scratch, Side, Turn};
 use crate::socket::Socket;
-
-/// A reset waits for the bytes before it as long as some are acknowledged within this time: three retransmissions at the least
-/// time-out (RFC 6298) come within it, and a peer that takes nothing holds its place no longer.
-const LINGER: Duration = Duration::from_secs(3);
-
-/// The least time between two looks at whether they are; no event tells it. A wait that lasts is looked at less often.
-const LINGER_POLL: Duration = Duration::from_millis(5);
-
-/// A backend that resets a connection before any byte, while its generation is active, may be dying: its sockets close before its
-/// end is known. So long is waited for the news before the reset passes to the client.
-const DOUBT: Duration = Duration::from_millis(20);
 
 /// Remote connections of this age get TCP keepalive: short ones are spared the system call.
 const KEEPALIVE_AGE: Duration = Duration::from_secs(30);
@@ -49,8 +41,18 @@ pub(crate) struct Context<'a> {
     pub(crate) settings: &'a ServiceSettings,
     pub(crate) service: &'a ServiceBlock,
     pub(crate) listener: &'a ListenerBlock,
+    /// The generation to which its listener's connections go now.
+    pub(crate) local: Option<&'a Local>,
     /// Its listener is raw.
     pub(crate) raw: bool,
+}
+
+impl Context<'_> {
+    /// Whether what goes back to the queue would come to the same generation again.
+    pub(crate) fn is_current(&self, lease: &Lease) -> bool {
+        self.local
+            .is_some_and(|local| std::ptr::eq(local, &**lease))
+    }
 }
 
 /// What the worker does next with a connection.
@@ -145,52 +147,6 @@ impl Connection {
             waited: false,
             gone: false,
             running: false,
-        }
-    }
-
-    /// The label of `connections_open`.
-    pub(crate) fn state(&self) -> ConnectionState {
-        match self.phase {
-            Phase::Greeting => ConnectionState::Greeting,
-            Phase::Pending { .. } => ConnectionState::Pending,
-            Phase::Connecting { .. } => ConnectionState::Connecting,
-            Phase::Relaying { .. } | Phase::Resetting { .. } => ConnectionState::Relaying,
-        }
-    }
-
-    /// Whether it comes from a kept listener.
-    pub(crate) fn is_raw(&self) -> bool {
-        self.raw
-    }
-
-    pub(crate) fn lease(&self) -> Option<&Lease> {
-        match &self.phase {
-            Phase::Greeting | Phase::Pending { .. } => None,
-            Phase::Connecting { lease, .. }
-            | Phase::Relaying { lease, .. }
-            | Phase::Resetting { lease, .. } => Some(lease),
-        }
-    }
-
-    /// How its wait ended, if it is closed in it.
-    pub(crate) fn wait_outcome(&self, reason: CloseReason) -> Option<PendingOutcome> {
-        match self.phase {
-            _ if self.waited => None,
-            Phase::Pending { .. } | Phase::Connecting { .. } => Some(match reason {
-                CloseReason::ClientReset => PendingOutcome::ClientReset,
-                CloseReason::PendingTimeout => PendingOutcome::Timeout,
-                CloseReason::Overflow => PendingOutcome::Overflow,
-                _ => PendingOutcome::Shutdown,
-            }),
-            Phase::Greeting | Phase::Relaying { .. } | Phase::Resetting { .. } => None,
-        }
-    }
-
-    /// Bytes from and to the client.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        match &self.phase {
-            Phase::Relaying { relay, .. } | Phase::Resetting { relay, .. } => relay.bytes(),
-            _ => (0, 0),
         }
     }
 
@@ -421,140 +377,6 @@ impl Connection {
                 }
                 self.resetting(context)
             }
-        }
-    }
-
-    /// Its generation's process has died. What the process had accepted has ended with it; what a kept listener has queued hasn't,
-    /// and is served by its successor.
-    pub(crate) fn backend_gone(&mut self, context: &mut Context<'_>) -> Next {
-        if let Phase::Relaying { backend, .. } | Phase::Resetting { backend, .. } = &self.phase {
-            self.gone = backend.has_ended() || backend.has_failed();
-        }
-        match self.phase {
-            Phase::Resetting { .. } => self.resetting(context),
-            _ => Next::Wait,
-        }
-    }
-
-    /// Passes a reset on, or takes the connection back where nothing has passed and the backend was dying.
-    pub(crate) fn resetting(&mut self, context: &mut Context<'_>) -> Next {
-        let Phase::Resetting {
-            lease,
-            backend,
-            relay,
-            by,
-            since,
-            left,
-        } = &mut self.phase
-        else {
-            return Next::Wait;
-        };
-        if *by == Side::Backend && relay.is_untouched() {
-            if lease.generation.ended() || !lease.is_active() {
-                context.service.dispatch_attempts[DispatchResult::Reset].inc();
-                return self.withdraw(context);
-            }
-            if context.now.since(*since) < DOUBT {
-                return Next::Wait;
-            }
-        }
-        let (other, reason) = match by {
-            Side::Client => (backend, CloseReason::ClientReset),
-            Side::Backend if self.gone => (&mut self.client, CloseReason::BackendGone),
-            Side::Backend => (&mut self.client, CloseReason::BackendReset),
-        };
-        other.discard(&mut context.scratch.buffer);
-        let undelivered = other.undelivered();
-        if undelivered < *left {
-            (*left, *since) = (undelivered, context.now);
-        }
-        if undelivered > 0 && context.now.since(*since) < LINGER {
-            return Next::Wait;
-        }
-        other.reset_on_close();
-        Next::Close(reason)
-    }
-
-    /// When the worker must look at it at the latest, even if no edge comes.
-    pub(crate) fn deadline(&self, settings: &ServiceSettings) -> Tick {
-        let after = |timeout: Option<Duration>| {
-            timeout.map_or(Tick::NEVER, |timeout| self.touched + timeout)
-        };
-        match &self.phase {
-            Phase::Greeting => self.accepted + settings.accept_proxy_timeout,
-            Phase::Pending { .. } => self.accepted + settings.pending_timeout,
-            Phase::Connecting { attempt, .. } => attempt.started + settings.connect_timeout,
-            Phase::Relaying {
-                backend,
-                relay,
-                keepalive,
-                ..
-            } => {
-                // A client that was reset may leave bytes that a stuck backend never takes: that, too, must end.
-                let ended =
-                    relay.is_half_closed() || self.client.has_failed() || backend.has_failed();
-                let half = settings.half_close_timeout.filter(|_| ended);
-                after(settings.idle_timeout)
-                    .min(after(half))
-                    .min(*keepalive)
-            }
-            Phase::Resetting {
-                relay, by, since, ..
-            } => {
-                let doubt = *by == Side::Backend && relay.is_untouched();
-                // From the last look: `touched` is when the worker armed it.
-                if doubt {
-                    *since + DOUBT
-                } else {
-                    self.touched + LINGER_POLL.max(self.touched.since(*since) / 4)
-                }
-            }
-        }
-    }
-
-    /// Its deadline has come.
-    pub(crate) fn expired(&mut self, context: &mut Context<'_>) -> Next {
-        if context.now < self.deadline(context.settings) {
-            return Next::Wait;
-        }
-        match &mut self.phase {
-            Phase::Greeting => Next::Close(CloseReason::ProxyHeader),
-            Phase::Pending { .. } => Next::Close(CloseReason::PendingTimeout),
-            Phase::Connecting { .. } => self.connecting(context),
-            Phase::Relaying {
-                backend, keepalive, ..
-            } => {
-                if *keepalive <= context.now {
-                    *keepalive = Tick::NEVER;
-                    if let Some(idle) = context.settings.keepalive {
-                        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(idle);
-                        // Without it a dead peer is noticed later; nothing else is lost.
-                        let _ = SockRef::from(&*backend).set_tcp_keepalive(&keepalive);
-                    }
-                }
-                let idle = context.settings.idle_timeout;
-                let is_idle = idle.is_some_and(|idle| self.touched + idle <= context.now);
-                match context.now < self.deadline(context.settings) {
-                    true => Next::Wait,
-                    false if is_idle => Next::Close(CloseReason::IdleTimeout),
-                    false => Next::Close(CloseReason::HalfCloseTimeout),
-                }
-            }
-            Phase::Resetting { .. } => {
-                self.touched = context.now;
-                self.resetting(context)
-            }
-        }
-    }
-
-    /// Makes the close that follows a reset on both sides.
-    pub(crate) fn reset_on_close(&self) {
-        self.client.reset_on_close();
-        if let Phase::Connecting { backend, .. }
-        | Phase::Relaying { backend, .. }
-        | Phase::Resetting { backend, .. } = &self.phase
-        {
-            backend.reset_on_close();
         }
     }
 

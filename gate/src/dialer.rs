@@ -4,7 +4,8 @@
 //!
 //! - On one machine a connect succeeds without an accept, so connects in flight bound nothing. What is bounded is the endpoint's
 //!   accept queue: it is read before each batch, and a batch fills it to at most `min(dispatch_concurrency, backlog / 2)`.
-//! - A worker takes an equal part of what is free, at least one connection.
+//! - A worker takes an equal part of what is free. Where more wait than are free the parts add up to what is free, however many the
+//!   workers are, and who gets none now has a turn soon; where fewer wait each may have one.
 //! - The back-off belongs to the endpoint and counts failures of connect(2) alone: what happens to a connection afterwards is that
 //!   client's affair, and what the gate lacks for a socket is the gate's.
 
@@ -133,12 +134,12 @@ impl Dialer {
         self.connecting.get() == 0
     }
 
-    /// Whether there is room for one more of `waiting`, and when it is worth asking again.
+    /// Whether there is room for one more, and when it is worth asking again. `waiting` says how many wait, over all workers.
     pub(crate) fn room(
         &self,
         now: Tick,
         reader: &mut Reader,
-        waiting: usize,
+        waiting: impl FnOnce() -> u64,
         concurrency: u32,
         workers: u32,
     ) -> Room {
@@ -152,7 +153,8 @@ impl Dialer {
             return Room::Now;
         }
         // A full unix backlog says so at once, and its length costs a walk through all unix sockets: not for a few.
-        let few = self.target.is_unix() && waiting <= concurrency as usize;
+        let waiting = waiting();
+        let few = self.target.is_unix() && waiting <= concurrency.into();
         let queue = match few {
             true => Ok(None),
             false => reader.read(&self.queue),
@@ -161,11 +163,16 @@ impl Dialer {
             Ok(Some(queue)) => {
                 let most = concurrency.min(queue.max / 2).max(1);
                 let free = most.saturating_sub(queue.len);
-                if free == 0 {
+                let turn = (now.since(Tick::default()).as_micros() / FULL.as_micros()) as u32;
+                let part = match part(free, workers, turn.wrapping_add(self.local.worker())) {
+                    0 if waiting <= free.into() => free.min(1),
+                    part => part,
+                };
+                if part == 0 {
                     self.not_before.set(now + FULL);
                     return Room::At(self.not_before.get());
                 }
-                self.credit.set((free / workers).max(1));
+                self.credit.set(part);
             }
             // Nothing can be known: one batch a round trip.
             Ok(None) | Err(_) => {
@@ -332,6 +339,12 @@ impl Attempt {
     }
 }
 
+/// A worker's part of what is free, rounded up in its turn: the parts of as many `turn`s in a row as there are workers add up to
+/// `free` (Hermite's identity).
+fn part(free: u32, workers: u32, turn: u32) -> u32 {
+    (free + turn % workers) / workers
+}
+
 /// Whether the gate itself, or the system, has run out of descriptors or memory: that says nothing about the endpoint.
 fn is_lack(error: &io::Error) -> bool {
     let lacks = [
@@ -375,4 +388,83 @@ fn ephemeral_ports() -> (u16, u16) {
     let mut ports = text.split_whitespace().flat_map(str::parse);
     // The kernel's default, where /proc isn't mounted.
     (ports.next().unwrap_or(32768), ports.next().unwrap_or(60999))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::generation::Generation;
+    use crate::listener::KeptListener;
+
+    proptest! {
+        #[test]
+        fn the_parts_are_the_whole_and_everybody_has_a_turn(
+            free in 0u32..5000, workers in 1u32..200, first in any::<u16>(),
+        ) {
+            let turns = u32::from(first)..u32::from(first) + workers;
+            let parts: Vec<u32> = turns.map(|turn| part(free, workers, turn)).collect();
+            prop_assert_eq!(parts.iter().sum::<u32>(), free);
+            prop_assert!(parts.iter().all(|part| part.abs_diff(free / workers) <= 1));
+            prop_assert!(free == 0 || parts.iter().any(|part| *part > 0));
+        }
+    }
+
+    /// As many workers as a large machine has, and a backend that accepts nothing.
+    #[test]
+    fn many_workers_together_take_no_more_than_is_free() {
+        const WORKERS: u32 = 96;
+        let kept = KeptListener::tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let settings = ServiceSettings {
+            pending_timeout: Duration::from_secs(30),
+            pending_overflow: crate::gate::Overflow::Backpressure,
+            dispatch_concurrency: 64,
+            connect_timeout: Duration::from_secs(3),
+            idle_timeout: None,
+            half_close_timeout: None,
+            keepalive: None,
+            send_proxy: None,
+            accept_proxy: None,
+            accept_proxy_timeout: Duration::from_secs(3),
+            sources: Vec::new(),
+        };
+        let endpoint = Endpoint {
+            target: kept.address().clone(),
+            queue: kept.probe().clone(),
+        };
+        let generation = Generation::new(1, WORKERS as usize, Vec::new(), Vec::new());
+        let (events, _events) = tokio::sync::mpsc::unbounded_channel();
+        let dialers: Vec<Rc<Dialer>> = (0..WORKERS as usize)
+            .map(|worker| {
+                let (generation, events) = (generation.clone(), events.clone());
+                let local = Local::new(generation, ServiceId(1), worker, events);
+                Rc::new(Dialer::new(&local, &endpoint, &settings).unwrap())
+            })
+            .collect();
+        let mut reader = Reader::new();
+        let mut dialled = Vec::new();
+        let mut now = Tick::default();
+        let mut served = std::collections::BTreeSet::new();
+        for _ in 0..2 * WORKERS {
+            let rooms: Vec<Room> = dialers
+                .iter()
+                .map(|dialer| dialer.room(now, &mut reader, || 5000, 64, WORKERS))
+                .collect();
+            for (worker, (dialer, room)) in dialers.iter().zip(rooms).enumerate() {
+                if room == Room::Now {
+                    served.insert(worker);
+                    dialled.extend(dialer.dial(now).ok());
+                }
+            }
+            let waiting = kept.queue(&mut reader).unwrap().len;
+            assert!(waiting <= 64, "{waiting} in the queue");
+            // The backend takes a few.
+            for _ in 0..3 {
+                let _ = sys::accept(kept.as_fd());
+            }
+            now = now + FULL;
+        }
+        assert_eq!(served.len(), WORKERS as usize, "everybody has had a turn");
+    }
 }

@@ -137,7 +137,7 @@ impl Worker {
             }
         }
         if waiting < told {
-            self.shared.resume_if_paused();
+            self.made_room();
         }
     }
 }
@@ -151,7 +151,12 @@ impl LocalListener {
         concurrency: u32,
         workers: u32,
     ) -> Result<Rc<Dialer>, Room> {
-        let waiting = self.queue.len();
+        let mine = self.queue.len() as u64;
+        let waiting = || {
+            let socket = self.socket.as_ref();
+            let all = socket.map_or(0, |socket| socket.pending.load(Ordering::Relaxed));
+            all.max(mine)
+        };
         let mut soonest = Room::WhenConnected;
         for _ in 0..self.dialers.len() {
             let dialer = &self.dialers[self.next_dialer % self.dialers.len()];

@@ -1,74 +1,32 @@
 //! The handle that the supervisor holds: the boundary between processes and connections.
 //!
 //! Each call goes to every worker's inbox and returns when all have taken it up between two of their turns. So when
-//! [`Gate::activate`] has returned, no worker can lease another connection to the generation that was active before. A call's
-//! acknowledgement is the drop of its `Ack`, so a worker can also keep one until what was asked for has come true.
+//! [`Gate::activate`] has returned, no worker can lease another connection to the generation that was active before (but for those
+//! of a listener that the new one doesn't know). A call's acknowledgement is the drop of its `Ack`, so a worker can also keep one
+//! until what was asked for has come true.
 
-use std::collections::HashMap;
+mod registry;
+mod report;
+mod settings;
+
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use syngate_metrics::{CloseReason, ConnectionState, Metrics};
+use syngate_metrics::{CloseReason, Metrics};
 use tokio::sync::mpsc;
 
+pub use report::{ConnectionInfo, Event};
+pub use settings::{Overflow, ServiceSettings, Settings};
+
+use self::registry::Registry;
 use crate::accept_queue::Reader;
 use crate::generation::Generation;
 use crate::listener::{Listener, OptionRefused, Options};
-use crate::proxy_protocol;
 use crate::shared::{Ack, Command, Inbox, Load, Message, Shared, SharedListener};
 use crate::worker::Worker;
-
-/// What is the process's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// Threads, at least 1.
-    pub workers: usize,
-    /// Clients in any phase.
-    pub max_connections: u64,
-    /// Pending connections.
-    pub pending_max: u64,
-}
-
-/// What is a service's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ServiceSettings {
-    /// Bound of a wait.
-    pub pending_timeout: Duration,
-    /// What happens at the limits.
-    pub pending_overflow: Overflow,
-    /// Connections dispatched and not yet accepted by a backend, at most.
-    pub dispatch_concurrency: u32,
-    /// Bound of one connect.
-    pub connect_timeout: Duration,
-    /// No byte either way for this long; `None` is off.
-    pub idle_timeout: Option<Duration>,
-    /// The same, once one side has ended.
-    pub half_close_timeout: Option<Duration>,
-    /// TCP keepalive towards remote endpoints on connections older than 30 s; `None` is off.
-    pub keepalive: Option<Duration>,
-    /// A PROXY header towards the backend.
-    pub send_proxy: Option<proxy_protocol::Version>,
-    /// Peers that must send one.
-    pub accept_proxy: Option<proxy_protocol::Trusted>,
-    /// Bound of its arrival.
-    pub accept_proxy_timeout: Duration,
-    /// Source addresses towards remote endpoints; empty: the system's choice.
-    pub sources: Vec<IpAddr>,
-}
-
-/// What happens to a client that there is no room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overflow {
-    /// Accepting stops; the kernel's backlog holds it.
-    Backpressure,
-    /// It is accepted and reset.
-    Reset,
-}
 
 /// A service of a [`Gate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,61 +36,10 @@ pub struct ServiceId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub(crate) u32);
 
-/// What a worker tells the supervisor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// In one worker the last lease of a generation that isn't active ended: see [`Generation::leases`].
-    Released {
-        /// Whose.
-        service: ServiceId,
-        /// Which.
-        generation: u64,
-    },
-    /// An endpoint of the active generation doesn't take connections; said once until it answers again.
-    Refused {
-        /// Whose.
-        service: ServiceId,
-        /// Which.
-        generation: u64,
-        /// Its address and the error.
-        why: String,
-    },
-    /// The gate has no descriptor or memory for a connect, whatever the endpoint may be; said again as long as that lasts.
-    Lacks {
-        /// Whose.
-        service: ServiceId,
-        /// Which.
-        generation: u64,
-        /// The endpoint's address and the error.
-        why: String,
-    },
-    /// It answers again.
-    Answers {
-        /// Whose.
-        service: ServiceId,
-        /// Which.
-        generation: u64,
-    },
-}
-
-/// One open connection, for `syngate connections`.
-#[derive(Clone, Debug)]
-pub struct ConnectionInfo {
-    /// The listener that accepted it.
-    pub listener: String,
-    /// The client's address; `None` for a unix socket.
-    pub peer: Option<SocketAddr>,
-    /// Its generation, once it has one.
-    pub generation: Option<u64>,
-    /// What it does.
-    pub state: ConnectionState,
-    /// Since the accept.
-    pub age: Duration,
-    /// Bytes from the client to the backend.
-    pub bytes_in: u64,
-    /// Bytes from the backend to the client.
-    pub bytes_out: u64,
-}
+/// A service that isn't there, or any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the gate has no such service: it was removed")]
+pub struct NoSuchService;
 
 /// The running gate. Dropping it without [`Gate::stop`] leaves the workers running: it lives as long as the process.
 pub struct Gate {
@@ -140,21 +47,6 @@ pub struct Gate {
     metrics: Arc<Metrics>,
     registry: Mutex<Registry>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-struct Registry {
-    next: u32,
-    services: HashMap<ServiceId, Arc<syngate_metrics::Service>>,
-    /// Looked at under the lock, never cloned out of it: what was removed here is open in no other place than the workers.
-    listeners: HashMap<ListenerId, Arc<SharedListener>>,
-}
-
-impl Registry {
-    fn id(&mut self) -> u32 {
-        self.next += 1;
-        self.next
-    }
 }
 
 impl Gate {
@@ -228,11 +120,21 @@ impl Gate {
 
     /// Begins to accept. `raw` is for the time before a generation is active: then [`Generation::new`] has said which listeners
     /// are.
-    pub async fn open(&self, service: ServiceId, socket: Listener, raw: bool) -> ListenerId {
+    ///
+    /// # Errors
+    ///
+    /// The service was removed; the socket is closed.
+    pub async fn open(
+        &self,
+        service: ServiceId,
+        socket: Listener,
+        raw: bool,
+    ) -> Result<ListenerId, NoSuchService> {
         let listener = {
             let mut registry = self.registry();
+            let metrics = registry.services.get(&service).ok_or(NoSuchService)?;
+            let metrics = metrics.listener(socket.name());
             let id = ListenerId(registry.id());
-            let metrics = registry.services[&service].listener(socket.name());
             let listener = Arc::new(SharedListener::new(
                 id,
                 service,
@@ -245,11 +147,11 @@ impl Gate {
         };
         let id = listener.id;
         self.all(Command::Open(listener)).await;
-        id
+        Ok(id)
     }
 
     /// Gives the socket of a listener to another service, where it is a listener of this name. What the kernel has queued goes with
-    /// it, what has been accepted stays with the old one. `None`: the listener has been closed.
+    /// it, what has been accepted stays with the old one. `None`: the listener has been closed, or the service removed.
     pub async fn hand_over(
         &self,
         listener: ListenerId,
@@ -259,16 +161,17 @@ impl Gate {
     ) -> Option<ListenerId> {
         let (old, heir) = {
             let mut registry = self.registry();
+            let heirs = Arc::clone(registry.services.get(&service)?);
             let old = registry.listeners.remove(&listener)?;
-            let id = ListenerId(registry.id());
-            let metrics = registry.services[&service].listener(name);
+            let (id, metrics) = (ListenerId(registry.id()), heirs.listener(name));
             let heir = Arc::new(old.heir(id, service, metrics, raw));
             registry.listeners.insert(id, Arc::clone(&heir));
             (old, heir)
         };
         let id = heir.id;
         self.all(Command::HandOver(listener, heir)).await;
-        self.forget_metrics(&old);
+        self.registry()
+            .forget_metrics(old.service, old.metrics.name());
         Some(id)
     }
 
@@ -297,28 +200,16 @@ impl Gate {
         // From now on SYNs are dropped on purpose.
         closing.tell_drops();
         self.all(Command::Close(listener)).await;
-        self.forget_metrics(&closing);
-    }
-
-    /// Ends the series of a listener that is gone. One that has moved to another address goes on counting in the same.
-    fn forget_metrics(&self, gone: &SharedListener) {
-        let registry = self.registry();
-        let name = gone.metrics.name();
-        let moved = |other: &Arc<SharedListener>| {
-            other.service == gone.service && other.metrics.name() == name
-        };
-        if let Some(service) = registry.services.get(&gone.service)
-            && !registry.listeners.values().any(moved)
-        {
-            service.remove_listener(name);
-        }
+        self.registry()
+            .forget_metrics(closing.service, closing.metrics.name());
     }
 
     /// Makes a generation the one that new and pending connections go to; `None`: they wait. The settings are the service's from
     /// then on, time-outs and limits for the running connections too.
     ///
     /// When this has returned no worker leases another connection to any other generation of the service, and connects to
-    /// others that hadn't completed are pending again.
+    /// others that hadn't completed are pending again. A listener for which the new one has no endpoint is about to be closed: its
+    /// connections, pending and new, go where they went before.
     pub async fn activate(
         &self,
         service: ServiceId,
@@ -335,7 +226,8 @@ impl Gate {
     }
 
     /// The generation's process has died, other than when it was told to end. What it had reset before a byte passed is dispatched
-    /// anew, and what it had accepted counts as `backend_gone`.
+    /// anew, and what it had accepted counts as `backend_gone`: connections that are open, and those that have ended in the second
+    /// before, when their clients waited for it.
     pub async fn backend_gone(&self, service: ServiceId, generation: &Generation) {
         generation.set_ended();
         self.all(Command::BackendGone(service, generation.number()))
@@ -348,14 +240,29 @@ impl Gate {
     }
 
     /// Accepts what is left in a kept listener and relays it raw: a PROXY header is in the stream already. The connections
-    /// count as this listener's. Returns when its queue is empty.
-    pub async fn adopt(&self, listener: ListenerId, kept: Listener) {
+    /// count as those of the service's listener of this name; where that is closed, they are closed and counted as `unaccepted`.
+    /// Returns when its queue is empty.
+    pub async fn adopt(&self, service: ServiceId, name: &str, kept: Listener) {
+        let (listener, metrics) = {
+            let registry = self.registry();
+            let Some(metrics) = registry.services.get(&service) else {
+                return;
+            };
+            let listener = registry.listener(service, name);
+            if listener.is_none()
+                && kept
+                    .queue(&mut Reader::new())
+                    .is_ok_and(|left| left.len == 0)
+            {
+                return;
+            }
+            (listener, metrics.listener(name))
+        };
         let (ack, done) = Ack::new();
-        self.shared.inboxes[0].send(Message::Command(
-            Command::Adopt(listener, Arc::new(kept)),
-            ack,
-        ));
+        let adopt = Command::Adopt(listener, metrics, Arc::new(kept));
+        self.shared.inboxes[0].send(Message::Command(adopt, ack));
         Ack::all_dropped(done).await;
+        self.registry().forget_metrics(service, name);
     }
 
     /// The connections of a service, unsorted. Workers answer in pieces between their turns.

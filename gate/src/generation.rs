@@ -4,7 +4,8 @@
 //!
 //! - A [`Lease`] is held by exactly one connection and ends with it, whatever way it ends: it is a guard.
 //! - Each worker counts its own leases and is the only writer of its count; a sum over all workers is the whole.
-//! - Once every worker has another generation as its active one, a count only falls.
+//! - Once every worker has another generation as its active one, a count only falls, unless a listener that the other one doesn't
+//!   know is still open: its connections go where they went before.
 
 use std::cell::Cell;
 use std::io;
@@ -77,6 +78,7 @@ pub struct Generation {
     number: u64,
     endpoints: Endpoints,
     raw: Vec<String>,
+    process: bool,
     ended: AtomicBool,
     leases: Box<[LeaseCount]>,
 }
@@ -98,11 +100,32 @@ impl Generation {
         endpoints: Endpoints,
         raw: Vec<String>,
     ) -> Arc<Generation> {
+        Generation::make(number, workers, endpoints, raw, false)
+    }
+
+    /// The same, of a process whose death will be told: see [`Gate::backend_gone`](crate::Gate::backend_gone).
+    pub fn of_process(
+        number: u64,
+        workers: usize,
+        endpoints: Endpoints,
+        raw: Vec<String>,
+    ) -> Arc<Generation> {
+        Generation::make(number, workers, endpoints, raw, true)
+    }
+
+    fn make(
+        number: u64,
+        workers: usize,
+        endpoints: Endpoints,
+        raw: Vec<String>,
+        process: bool,
+    ) -> Arc<Generation> {
         let leases = (0..workers).map(|_| LeaseCount::default()).collect();
         Arc::new(Generation {
             number,
             endpoints,
             raw,
+            process,
             ended: AtomicBool::new(false),
             leases,
         })
@@ -139,6 +162,11 @@ impl Generation {
             .iter()
             .map(|count| u64::from(count.0.load(Ordering::Relaxed)))
             .sum()
+    }
+
+    /// Whether the death of its process will be told.
+    pub(crate) fn is_process(&self) -> bool {
+        self.process
     }
 
     pub(crate) fn set_ended(&self) {
@@ -184,6 +212,11 @@ impl Local {
         if self.count().load(Ordering::Relaxed) == 0 {
             self.tell_released();
         }
+    }
+
+    /// The number of the worker whose it is.
+    pub(crate) fn worker(&self) -> u32 {
+        self.worker as u32
     }
 
     pub(crate) fn is_of(&self, service: ServiceId, generation: u64) -> bool {

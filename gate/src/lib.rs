@@ -8,7 +8,8 @@
 //!
 //! - A public listening socket is made once and stays open while its listener is configured.
 //! - Every accepted connection is relayed, held, or closed with a counted reason.
-//! - After [`Gate::activate`] has returned, no new lease on another generation appears.
+//! - After [`Gate::activate`] has returned, no new lease on another generation appears, but for listeners that the new one doesn't
+//!   know, and which close soon.
 //! - An idle connection holds no buffer; a dispatch takes no lock and touches no shared cache line.
 
 pub mod accept_queue;
@@ -24,7 +25,9 @@ mod connection;
 mod deadlines;
 mod dialer;
 mod dispatch;
+mod doubts;
 mod greeting;
+mod pauses;
 mod pending;
 mod relay;
 mod shared;
@@ -35,6 +38,7 @@ mod sys;
 mod worker;
 
 pub use gate::{
-    ConnectionInfo, Event, Gate, ListenerId, Overflow, ServiceId, ServiceSettings, Settings,
+    ConnectionInfo, Event, Gate, ListenerId, NoSuchService, Overflow, ServiceId, ServiceSettings,
+    Settings,
 };
 pub use generation::{Endpoint, Endpoints, Generation, Target};

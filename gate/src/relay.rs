@@ -69,6 +69,9 @@ struct Half {
     header: u8,
     stream: Stream,
     full_reads: u8,
+    /// Of the backend's direction: whether the client waits for it, or did when it ended. No byte has come since the client's last
+    /// one, and the client hasn't ended its own side: who does waits for nothing (TLS says goodbye before its end).
+    awaited: bool,
 }
 
 /// Whether a direction has something to do now.
@@ -88,6 +91,7 @@ impl Half {
             header: header.len() as u8,
             stream: Stream::Open,
             full_reads: 0,
+            awaited: true,
         }
     }
 
@@ -284,8 +288,12 @@ impl Relay {
         scratch: &mut Scratch,
     ) -> Turn {
         let was = (self.up.stream, self.down.stream);
+        let before = self.bytes();
         let mut up = self.up.flow(client, backend, scratch);
         let mut down = self.down.flow(backend, client, scratch);
+        if was.1 == Stream::Open {
+            self.down.awaited = self.is_awaited(before);
+        }
         if self.up.stream == Stream::Broken
             && !self.is_untouched()
             && let Some(kept) = self.up.kept.take()
@@ -312,6 +320,25 @@ impl Relay {
         } else {
             Turn::Waits
         }
+    }
+
+    /// Whether the client waits for the backend after a turn before which so many bytes had passed.
+    fn is_awaited(&self, before: (u64, u64)) -> bool {
+        let after = self.bytes();
+        match self.up.stream {
+            Stream::Ending | Stream::Ended | Stream::Reset => false,
+            _ if after.1 > before.1 || self.down.kept.is_some() => false,
+            Stream::Open | Stream::Broken => self.down.awaited || after.0 > before.0,
+        }
+    }
+
+    /// Whether the backend has ended while the client waited for it.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        let ended = matches!(
+            self.down.stream,
+            Stream::Ending | Stream::Ended | Stream::Reset
+        );
+        ended && self.down.awaited
     }
 
     /// Whether one side is known to have ended, by its FIN or by a reset.

@@ -16,6 +16,9 @@ use crate::gate::{ConnectionInfo, Event, ListenerId, ServiceId, ServiceSettings}
 use crate::generation::Generation;
 use crate::listener::Listener;
 
+/// This part of `max_connections` is free: enough to end a pause for.
+const AMPLE: u64 = 16;
+
 /// Says by its drop that a worker has done what a command asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Ack {
@@ -43,8 +46,12 @@ pub(crate) enum Command {
     Hold(ServiceId, bool),
     Reset(ServiceId, u64, CloseReason),
     BackendGone(ServiceId, u64),
-    /// The first worker alone: accept what is left in it, and relay it raw.
-    Adopt(ListenerId, Arc<Listener>),
+    /// The first worker alone: accept what is left in it, and relay it raw; without an open listener, close it.
+    Adopt(
+        Option<ListenerId>,
+        Arc<syngate_metrics::Listener>,
+        Arc<Listener>,
+    ),
     List(ServiceId, mpsc::UnboundedSender<Vec<ConnectionInfo>>),
     Stop,
 }
@@ -247,10 +254,10 @@ impl Shared {
         }
     }
 
-    /// To be called when there is more room than before.
-    pub(crate) fn resume_if_paused(&self) {
-        if self.paused_listeners.load(Ordering::SeqCst) > 0 {
-            self.look_at_pauses();
-        }
+    /// Whether one more connection is within `max_connections`; with `ample`, whether many more are.
+    pub(crate) fn has_room(&self, ample: bool) -> bool {
+        let most = self.max_connections.load(Ordering::Relaxed);
+        let spare = if ample { (most / AMPLE).max(1) } else { 1 };
+        self.open.load(Ordering::SeqCst) + spare <= most
     }
 }

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{MsgFlags, Shutdown, recv, recvmsg, send, shutdown};
 use socket2::SockRef;
@@ -23,28 +24,30 @@ use crate::sys;
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
-    flags: u8,
+    flags: u16,
 }
 
 impl Socket {
-    const READABLE: u8 = 1;
-    const WRITABLE: u8 = 2;
+    const READABLE: u16 = 1;
+    const WRITABLE: u16 = 2;
     /// The peer has sent its FIN (or has gone).
-    const ENDED: u8 = 4;
+    const ENDED: u16 = 4;
     /// An error was seen: what ends from now on ends as a reset.
-    const FAILED: u8 = 8;
+    const FAILED: u16 = 8;
     /// Urgent data was seen: a short read may have stopped at its mark, so it proves nothing.
-    const URGENT: u8 = 16;
-    const UNIX: u8 = 32;
+    const URGENT: u16 = 16;
+    const UNIX: u16 = 32;
     /// The next write waits for nothing: TCP_NODELAY is set, or there was none yet that it could wait for.
-    const PROMPT: u8 = 64;
-    const WROTE: u8 = 128;
+    const PROMPT: u16 = 64;
+    const WROTE: u16 = 128;
+    /// Urgent data stays in the stream.
+    const INLINE: u16 = 256;
 
-    /// An accepted socket: TCP_NODELAY came with the listener.
+    /// An accepted socket: TCP_NODELAY and SO_OOBINLINE came with the listener.
     pub(crate) fn accepted(fd: OwnedFd, unix: bool) -> Socket {
         Socket {
             fd,
-            flags: Self::PROMPT | Self::WRITABLE | if unix { Self::UNIX } else { 0 },
+            flags: Self::PROMPT | Self::WRITABLE | if unix { Self::UNIX } else { Self::INLINE },
         }
     }
 
@@ -61,9 +64,7 @@ impl Socket {
     pub(crate) fn note(&mut self, events: EpollFlags) {
         if events.contains(EpollFlags::EPOLLPRI) && self.flags & Self::URGENT == 0 {
             self.flags |= Self::URGENT;
-            // Before the read that follows, so that the urgent byte stays where it is in the stream. An accepted TCP socket
-            // has it from its listener. An error means that there is no such option here, so no urgent byte either.
-            let _ = SockRef::from(&self.fd).set_out_of_band_inline(true);
+            self.keep_urgent_inline();
         }
         if events.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP) {
             self.flags |= Self::ENDED | Self::READABLE;
@@ -79,7 +80,17 @@ impl Socket {
         }
     }
 
-    fn is(&self, flag: u8) -> bool {
+    /// To be called before a read that may begin at an urgent byte, which would take it out of the stream: where the mark's edge
+    /// has come, or where another read comes without an event between.
+    fn keep_urgent_inline(&mut self) {
+        if !self.is(Self::INLINE) {
+            // An error means that there is no such option here, so no urgent byte either.
+            let _ = SockRef::from(&self.fd).set_out_of_band_inline(true);
+            self.flags |= Self::INLINE;
+        }
+    }
+
+    fn is(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
@@ -102,6 +113,13 @@ impl Socket {
     /// Whether the peer has ended its side.
     pub(crate) fn has_ended(&self) -> bool {
         self.is(Self::ENDED)
+    }
+
+    /// The same, asked of the system: the edge may be on its way.
+    pub(crate) fn peer_has_ended(&self) -> bool {
+        let end = PollFlags::from_bits_retain(libc::POLLRDHUP);
+        let mut fds = [PollFd::new(self.fd.as_fd(), end)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|n| n > 0)
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -142,6 +160,9 @@ impl Socket {
                 let drained = n < buffer.len() && !cut && !self.is(Self::URGENT | Self::FAILED);
                 if drained && !self.is(Self::ENDED) {
                     self.flags &= !Self::READABLE; // An end stays to be read: no edge tells it twice.
+                }
+                if n == buffer.len() {
+                    self.keep_urgent_inline();
                 }
                 // The FIN was there before this read, and the read took all that was before it.
                 Read::Bytes(n, drained && self.is(Self::ENDED))

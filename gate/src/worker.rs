@@ -9,6 +9,9 @@
 //! - A turn is bounded: events, accepts, dispatches and bytes have a budget each, and what is left over is looked at in the next.
 //! - What the supervisor asks for is done between the events of two turns, so a command sees no connection half way.
 
+mod expiry;
+mod local;
+
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
@@ -20,16 +23,16 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use syngate_metrics::CloseReason;
 
+pub(crate) use expiry::Due;
+pub(crate) use local::{LocalListener, Service};
+
 use crate::accept_queue::Reader;
 use crate::closing::Adoption;
 use crate::connection::{Connection, Context, Next, Phase};
-use crate::deadlines::{Clock, Deadlines, Tick};
-use crate::dialer::Dialer;
-use crate::gate::{ListenerId, ServiceId, ServiceSettings};
-use crate::generation::Local;
-use crate::pending::PendingQueue;
+use crate::deadlines::{Clock, Deadlines};
+use crate::doubts::Doubts;
 use crate::relay::{Scratch, Side};
-use crate::shared::{Ack, Listing, Shared, SharedListener};
+use crate::shared::{Listing, Shared};
 use crate::slots::{Slots, Token};
 use crate::splice;
 
@@ -51,57 +54,6 @@ pub(crate) fn edges() -> EpollFlags {
         | EpollFlags::EPOLLET
 }
 
-/// Whom a deadline is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Due {
-    Connection(Token),
-    /// An endpoint is worth another try.
-    Dispatch(u32),
-    /// Accepting was paused by an error.
-    Resume(u32),
-    /// A listener that is being emptied.
-    Emptying(u32),
-    /// Kept listeners that had to wait for descriptors.
-    Adoption,
-}
-
-/// A service as one worker has it.
-pub(crate) struct Service {
-    pub(crate) id: ServiceId,
-    pub(crate) metrics: Arc<syngate_metrics::Service>,
-    pub(crate) settings: Arc<ServiceSettings>,
-    pub(crate) active: Option<Rc<Local>>,
-    pub(crate) held: bool,
-    /// Who waits for the connects under way to end.
-    pub(crate) holding: Vec<Ack>,
-}
-
-/// A listener as one worker has it; it stays, closed, until its last connection has ended.
-pub(crate) struct LocalListener {
-    pub(crate) id: ListenerId,
-    pub(crate) service: usize,
-    pub(crate) metrics: Arc<syngate_metrics::Listener>,
-    /// `None` once it is closed.
-    pub(crate) socket: Option<Arc<SharedListener>>,
-    /// Its clients send what the backend is to read: no PROXY header is read here, and none is sent. The active generation says
-    /// so, and it changes with the flip.
-    pub(crate) raw: bool,
-    pub(crate) registered: bool,
-    pub(crate) emptying: Option<crate::closing::Emptying>,
-    pub(crate) queue: PendingQueue<Token>,
-    pub(crate) connections: u32,
-    /// The active generation's endpoints, used in turn.
-    pub(crate) dialers: Vec<Rc<Dialer>>,
-    pub(crate) next_dialer: usize,
-    /// When a dispatch is to be tried again.
-    pub(crate) retry: Tick,
-    /// In the list of those to be dispatched this turn.
-    pub(crate) due: bool,
-    /// In the list of those whose queue has changed; and what the process knows of its length.
-    pub(crate) changed: bool,
-    pub(crate) told: usize,
-}
-
 pub(crate) struct Worker {
     pub(crate) index: usize,
     pub(crate) shared: Arc<Shared>,
@@ -114,6 +66,9 @@ pub(crate) struct Worker {
     pub(crate) listeners: Vec<Option<LocalListener>>,
     pub(crate) listings: Vec<Listing>,
     pub(crate) adoptions: Vec<Adoption>,
+    pub(crate) doubts: Doubts,
+    /// A [`Due::Room`] is on its way.
+    pub(crate) looks_for_room: bool,
     pub(crate) slots: Slots,
     /// Connections whose budget was used up.
     run: VecDeque<Token>,
@@ -146,6 +101,8 @@ impl Worker {
             listeners: Vec::new(),
             listings: Vec::new(),
             adoptions: Vec::new(),
+            doubts: Doubts::default(),
+            looks_for_room: false,
             slots: Slots::default(),
             run: VecDeque::new(),
             due: VecDeque::new(),
@@ -259,28 +216,6 @@ impl Worker {
             .store(load.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    fn expire(&mut self) {
-        while let Some((at, due)) = self.deadlines.pop(self.clock.now()) {
-            match due {
-                Due::Connection(token) if !is_armed(&self.slots, at, token) => {}
-                Due::Connection(token) => self.look(token, |connection, context| {
-                    connection.armed = Tick::NEVER;
-                    connection.expired(context)
-                }),
-                Due::Dispatch(index) => self.dispatch_soon(index),
-                Due::Resume(index) => self.resume(index),
-                Due::Emptying(index) => self.empty(index),
-                Due::Adoption => self.adopt(),
-            }
-        }
-        // Short connections leave their time-outs behind.
-        let live = self.slots.len();
-        self.deadlines.sweep(live, |at, due| match due {
-            Due::Connection(token) => is_armed(&self.slots, at, *token),
-            Due::Dispatch(_) | Due::Resume(_) | Due::Emptying(_) | Due::Adoption => true,
-        });
-    }
-
     /// Looks at a connection, if it is still there, and does what it asks for.
     pub(crate) fn look(
         &mut self,
@@ -304,6 +239,7 @@ impl Worker {
             settings: &service.settings,
             service: service.metrics.block(self.index),
             listener: listener.metrics.block(self.index),
+            local: listener.local().map(Rc::as_ref),
             raw: listener.raw,
         };
         let was_connecting = matches!(connection.phase, Phase::Connecting { .. });
@@ -371,7 +307,15 @@ impl Worker {
         if let Some(listener) = &mut self.listeners[index as usize] {
             let block = listener.metrics.block(self.index);
             block.open[connection.state()].dec();
-            block.closed[reason].inc();
+            match connection.suspect(reason) {
+                None => block.closed[reason].inc(),
+                Some(local) => {
+                    let (now, metrics) = (self.clock.now(), &listener.metrics);
+                    if let Some(at) = self.doubts.add(now, local, metrics, reason) {
+                        self.deadlines.push(at, Due::Doubts);
+                    }
+                }
+            }
             if let Some(service) = &self.services[listener.service]
                 && let Some(outcome) = connection.wait_outcome(reason)
             {
@@ -395,7 +339,7 @@ impl Worker {
             self.queue_changed(index);
         }
         self.shared.open.fetch_sub(1, Ordering::SeqCst);
-        self.shared.resume_if_paused();
+        self.made_room();
         self.dispatch_soon(index); // It may have been a connect that others wait for.
         self.forget_if_closed(index);
     }
@@ -422,39 +366,6 @@ impl Worker {
     pub(crate) fn look_at_all(&mut self, look: impl Fn(&mut Connection, &mut Context<'_>) -> Next) {
         for slot in 0..self.slots.capacity() {
             self.look(self.slots.token(slot), &look);
-        }
-    }
-}
-
-/// Whether a connection waits for this very deadline, and not for an earlier one.
-fn is_armed(slots: &Slots, at: Tick, token: Token) -> bool {
-    let connection = slots.get(token);
-    connection.is_some_and(|connection| connection.armed == at)
-}
-
-impl LocalListener {
-    pub(crate) fn new(
-        id: ListenerId,
-        service: usize,
-        metrics: Arc<syngate_metrics::Listener>,
-        socket: Option<Arc<SharedListener>>,
-    ) -> LocalListener {
-        LocalListener {
-            id,
-            service,
-            metrics,
-            raw: socket.as_ref().is_some_and(|socket| socket.raw),
-            socket,
-            registered: false,
-            emptying: None,
-            queue: PendingQueue::new(),
-            connections: 0,
-            dialers: Vec::new(),
-            next_dialer: 0,
-            retry: Tick::default(),
-            due: false,
-            changed: false,
-            told: 0,
         }
     }
 }

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use syngate_metrics::{ConnectionState, Metrics, PendingOutcome};
 use tokio::sync::mpsc;
 
+use super::expiry::is_armed;
 use super::*;
-use crate::gate::Overflow;
-use crate::listener::{self, Address, Options, Own};
-use crate::shared::{Command, Handoff, Inbox, Load, Message};
+use crate::gate::{ListenerId, Overflow, ServiceId, ServiceSettings};
+use crate::listener::{self, Address, LocalAddress, Options, Own};
+use crate::shared::{Ack, Command, Handoff, Inbox, Load, Message, SharedListener};
 
 const SERVICE: ServiceId = ServiceId(1);
 const LISTENER: ListenerId = ListenerId(2);
@@ -227,4 +228,73 @@ fn one_that_ends_in_the_look_that_dispatches_it_leaves_the_queue_once() {
     ground.turn();
     assert_eq!(ground.worker.slots.len(), 0);
     assert_eq!(ground.shared.pending.load(Ordering::SeqCst), 0);
+}
+
+/// At the limit a pause isn't over with each connection that ends, and it is never for good.
+#[test]
+fn a_pause_at_the_limit_ends_with_ample_room_or_a_moment_after_some() {
+    let mut ground = Ground::new();
+    let shared = Arc::clone(&ground.shared);
+    let socket = ground.worker.socket(0).unwrap();
+    let LocalAddress::Tcp(address) = *socket.socket.address() else {
+        unreachable!()
+    };
+    shared.max_connections.store(64, Ordering::Relaxed);
+    let looks = || {
+        let told = shared.inboxes.iter().map(|inbox| inbox.take().len());
+        told.sum::<usize>()
+    };
+    for (ends, at_once) in [(4, true), (1, false)] {
+        shared.open.store(64, Ordering::SeqCst);
+        let _waits = TcpStream::connect(address).unwrap();
+        ground.worker.accept(0);
+        assert!(socket.is_paused());
+        ground.turn();
+        looks();
+        for _ in 1..ends {
+            shared.open.fetch_sub(1, Ordering::SeqCst);
+            ground.worker.made_room();
+            assert_eq!(looks(), 0);
+        }
+        shared.open.fetch_sub(1, Ordering::SeqCst);
+        ground.worker.made_room();
+        assert_eq!(looks() > 0, at_once);
+        if at_once {
+            ground.worker.look_at_pauses();
+        }
+        assert_eq!(socket.is_paused(), !at_once);
+        while socket.is_paused() {
+            ground.worker.turn(&[]);
+        }
+        ground.worker.accept(0);
+        assert_eq!(ground.worker.slots.len(), 1);
+        let token = ground.worker.slots.token(0);
+        ground
+            .worker
+            .look(token, |_, _| Next::Close(CloseReason::Eof));
+        ground.turn();
+        looks();
+    }
+}
+
+/// The accept after the last one would be for nothing.
+#[test]
+fn a_wake_up_takes_one_connection_and_several_while_they_keep_coming() {
+    let mut ground = Ground::new();
+    let LocalAddress::Tcp(address) = *ground.worker.socket(0).unwrap().socket.address() else {
+        unreachable!()
+    };
+    let connect = || TcpStream::connect(address).unwrap();
+    let _first = [connect(), connect(), connect()];
+    ground.turn();
+    ground.worker.accept(0);
+    assert_eq!(ground.worker.slots.len(), 1);
+    ground.turn();
+    ground.worker.accept(0);
+    assert_eq!(ground.worker.slots.len(), 3);
+    ground.turn();
+    ground.turn();
+    let _later = [connect(), connect()];
+    ground.worker.accept(0);
+    assert_eq!(ground.worker.slots.len(), 4);
 }

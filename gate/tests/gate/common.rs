@@ -114,7 +114,7 @@ impl Fixture {
             LocalAddress::Tcp(address) => *address,
             LocalAddress::Unix(_) => LOOPBACK,
         };
-        let listener = wait(gate.open(service, listener, false));
+        let listener = wait(gate.open(service, listener, false)).unwrap();
         Fixture {
             gate,
             events,

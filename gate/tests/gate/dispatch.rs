@@ -303,7 +303,7 @@ fn two_kept_listeners_of_one_listener_get_equal_parts() {
             wait(
                 fixture
                     .gate
-                    .adopt(fixture.listener, kept.adopt("kept").unwrap()),
+                    .adopt(fixture.service, "l0", kept.adopt("kept").unwrap()),
             );
             assert_eq!(kept.queue(&mut reader).unwrap().len, 0);
         }

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use syngate_gate::listener;
 use syngate_gate::{Overflow, ServiceSettings};
 use syngate_metrics::{CloseReason, ConnectionState, PendingOutcome};
 
 use crate::common::{
-    Fixture, ask, descriptors_again, echo, in_a_child, is_reset, no_more_descriptors, settings,
-    until,
+    Fixture, LOOPBACK, ask, descriptors_again, echo, in_a_child, is_reset, no_more_descriptors,
+    options, settings, until,
 };
 
 /// CPU time of this process so far.
@@ -108,6 +109,23 @@ fn pending_max_resets_where_that_is_asked_for() {
         assert_eq!(ask(client, b"x"), b"x");
     }
     assert_eq!(ask(fixture.client(), b"x"), b"x");
+    fixture.stop();
+}
+
+/// An inherited listener has other holders, and one of them may shut it down.
+#[test]
+fn a_listener_that_can_t_accept_any_more_is_no_reason_to_spin() {
+    let inherited = std::net::TcpListener::bind(LOOPBACK).unwrap();
+    let holder = inherited.try_clone().unwrap();
+    let listener = listener::from_inherited("l0", inherited.into(), &options()).unwrap();
+    let fixture = Fixture::with(2, settings(), 100, 100, listener);
+    socket2::SockRef::from(&holder)
+        .shutdown(std::net::Shutdown::Both)
+        .unwrap();
+    until("the error is counted", || {
+        fixture.accept_errors("other") > 0
+    });
+    assert_no_spin(&fixture);
     fixture.stop();
 }
 

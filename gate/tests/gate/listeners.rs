@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use syngate_gate::listener::{self, Address, KeptListener, LocalAddress, Options, Own};
-use syngate_gate::{Generation, ListenerId, Target};
+use syngate_gate::listener::{self, Address, KeptListener, Listener, LocalAddress, Options, Own};
+use syngate_gate::{Generation, ListenerId, NoSuchService, Target};
 use syngate_metrics::{CloseReason, ConnectionState};
 
 use crate::common::{
@@ -91,7 +91,9 @@ fn a_closed_listener_leaves_its_address() {
             wait(fixture.gate.close(listener));
             let again = listener::bind("l0", &Address::Tcp(fixture.address), &options());
             match again {
-                Ok(again) => listener = wait(fixture.gate.open(fixture.service, again, false)),
+                Ok(again) => {
+                    listener = wait(fixture.gate.open(fixture.service, again, false)).unwrap();
+                }
                 Err(error) => return Some(error.to_string()),
             }
             None
@@ -123,7 +125,8 @@ fn those_who_wait_outlive_their_listener_and_are_counted_to_the_end() {
         fixture
             .gate
             .open(fixture.service, bind(&Address::Tcp(LOOPBACK)), false),
-    );
+    )
+    .unwrap();
     assert_ne!(again, fixture.listener);
     fixture.stop();
 }
@@ -162,7 +165,7 @@ fn what_waits_in_a_kept_listener_is_adopted_with_its_bytes() {
         wait(
             fixture
                 .gate
-                .adopt(fixture.listener, kept.adopt("l0").unwrap()),
+                .adopt(fixture.service, "l0", kept.adopt("l0").unwrap()),
         );
         assert_eq!(fixture.gate.open_connections(), 100);
         fixture.activate(&fixture.generation(1, echo("")));
@@ -174,6 +177,60 @@ fn what_waits_in_a_kept_listener_is_adopted_with_its_bytes() {
         fixture.until_empty();
         fixture.stop();
     }
+}
+
+/// Connections to a kept listener that nobody has accepted.
+fn queue_at(kept: &KeptListener) -> Vec<socket2::Socket> {
+    let address = kept.address().address().unwrap();
+    let domain = address.domain();
+    let sockets = (0..20).map(|_| {
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
+        socket.connect(&address).unwrap();
+        socket
+    });
+    sockets.collect()
+}
+
+#[test]
+fn what_waits_for_a_listener_that_is_gone_is_closed_and_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new(2, settings());
+    fixture.activate(&fixture.generation(1, echo("")));
+    for kept in [
+        KeptListener::unix(directory.path()).unwrap(),
+        KeptListener::tcp(LOOPBACK).unwrap(),
+    ] {
+        let clients = queue_at(&kept);
+        let adopted = kept.adopt("l0").unwrap();
+        wait(fixture.gate.adopt(fixture.service, "gone", adopted));
+        for mut client in clients {
+            assert_eq!(client.read(&mut [0; 1]).unwrap_or(0), 0); // An end, or a reset.
+        }
+    }
+    assert_eq!(fixture.gate.open_connections(), 0);
+    let text = fixture.metrics.encode();
+    assert!(!text.contains(r#"listener="gone""#));
+    assert_eq!(fixture.stop().closed(CloseReason::Unaccepted), 40);
+}
+
+/// Some servers call shutdown(2) on what was passed to them: nothing can be accepted from it any more, by anybody.
+#[test]
+fn a_kept_listener_that_was_shut_down_is_let_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new(1, settings());
+    for kept in [
+        KeptListener::unix(directory.path()).unwrap(),
+        KeptListener::tcp(LOOPBACK).unwrap(),
+    ] {
+        let _clients = queue_at(&kept);
+        let adopted = kept.adopt("l0").unwrap();
+        socket2::SockRef::from(&kept)
+            .shutdown(std::net::Shutdown::Both)
+            .unwrap();
+        wait(fixture.gate.adopt(fixture.service, "l0", adopted));
+    }
+    assert_eq!(fixture.accept_errors("other"), 1); // A unix one only seems to be empty.
+    fixture.stop();
 }
 
 #[test]
@@ -193,7 +250,7 @@ fn an_adoption_waits_for_descriptors() {
     no_more_descriptors();
     thread::scope(|scope| {
         let adopting = scope.spawn(|| {
-            let mut adopting = Box::pin(fixture.gate.adopt(fixture.listener, listener));
+            let mut adopting = Box::pin(fixture.gate.adopt(fixture.service, "l0", listener));
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             until("it is done", || {
                 adopting.as_mut().poll(&mut context).is_ready()
@@ -219,7 +276,7 @@ fn a_removed_service_leaves_nothing_and_others_run_on() {
     let LocalAddress::Tcp(address) = *listener.address() else {
         unreachable!()
     };
-    let id: ListenerId = wait(fixture.gate.open(other, listener, false));
+    let id: ListenerId = wait(fixture.gate.open(other, listener, false)).unwrap();
     let waiting = TcpStream::connect(address).unwrap();
     let held = fixture.client();
     fixture.until_open(2);
@@ -234,6 +291,9 @@ fn a_removed_service_leaves_nothing_and_others_run_on() {
     wait(fixture.gate.activate(other, None, settings()));
     wait(fixture.gate.remove_service(other));
     assert!(wait(fixture.gate.connections(other)).is_empty());
+    let late = bind(&Address::Tcp(LOOPBACK));
+    let opened = wait(fixture.gate.open(other, late, false));
+    assert_eq!(opened, Err(NoSuchService));
     assert_eq!(ask(held, b"x"), b"x");
     fixture.stop();
 }
@@ -301,4 +361,55 @@ fn a_close_waits_for_who_is_connected_and_has_said_nothing() {
     assert_eq!(fixture.gate.open_connections(), 1);
     assert_eq!(ask(silent, b"late"), b"late");
     fixture.stop();
+}
+
+/// A reload has removed it: the next generation knows nothing of it, and the last one drains.
+#[test]
+fn who_came_through_a_removed_listener_goes_to_the_old_generation() {
+    let fixture = Fixture::new(2, settings());
+    let address_of = |listener: &Listener| match listener.address() {
+        LocalAddress::Tcp(address) => *address,
+        LocalAddress::Unix(_) => unreachable!(),
+    };
+    let removed = listener::bind("removed", &Address::Tcp(LOOPBACK), &options()).unwrap();
+    let address = address_of(&removed);
+    let removed = wait(fixture.gate.open(fixture.service, removed, false)).unwrap();
+    let old = fixture.generation(1, echo("old "));
+    fixture.activate(&old);
+    wait(fixture.gate.hold(fixture.service, true));
+    let connect = || TcpStream::connect(address).unwrap();
+    let (waiting, stays) = (connect(), fixture.client());
+    fixture.until_pending(2);
+    let named = |backend| (Some("l0".to_owned()), vec![tcp_endpoint(backend)]);
+    for (number, name) in [(2, "new "), (3, "newer ")] {
+        let endpoints = vec![named(echo(name))];
+        fixture.activate(&Generation::new(number, 2, endpoints, Vec::new()));
+    }
+    wait(fixture.gate.hold(fixture.service, false));
+    assert_eq!(ask(waiting, b"x"), b"old x");
+    assert_eq!(ask(stays, b"x"), b"newer x");
+    assert_eq!(ask(connect(), b"x"), b"old x");
+    let late = connect();
+    wait(fixture.gate.close(removed));
+    assert_eq!(ask(late, b"x"), b"old x");
+    assert_eq!(ask(fixture.client(), b"x"), b"newer x");
+    fixture.until_empty();
+    assert_eq!(old.leases(), 0);
+    fixture.stop();
+}
+
+/// It would come back to the generation that has reset it.
+#[test]
+fn what_the_old_generation_resets_at_a_removed_listener_passes_to_the_client() {
+    let fixture = Fixture::new(1, settings());
+    let backend = std::net::TcpListener::bind(LOOPBACK).unwrap();
+    fixture.activate(&fixture.generation(1, backend.local_addr().unwrap()));
+    let endpoints = vec![(Some("other".to_owned()), vec![tcp_endpoint(echo(""))])];
+    fixture.activate(&Generation::new(2, 1, endpoints, Vec::new()));
+    let client = fixture.client();
+    let (accepted, _) = backend.accept().unwrap();
+    crate::common::reset(&accepted);
+    drop(accepted);
+    assert!(crate::common::is_reset(client));
+    assert_eq!(fixture.stop().closed(CloseReason::BackendReset), 1);
 }

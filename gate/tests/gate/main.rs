@@ -1,6 +1,7 @@
 //! The gate with real sockets: what its handle promises.
 
 mod common;
+mod deaths;
 mod dispatch;
 mod flips;
 mod limits;

@@ -209,7 +209,7 @@ fn a_raw_listener_s_clients_send_the_header_themselves() {
     let LocalAddress::Tcp(address) = *listener.address() else {
         unreachable!()
     };
-    wait(gate.open(service, listener, true));
+    wait(gate.open(service, listener, true)).unwrap();
     // Nothing is active yet, and nobody who isn't trusted is closed.
     let early = TcpStream::connect(address).unwrap();
     until("it waits", || gate.pending_connections() == 1);

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use syngate_gate::listener::KeptListener;
-use syngate_gate::{Endpoints, Generation, ListenerId, ServiceId, Target};
+use syngate_gate::{Endpoints, Generation, ServiceId, Target};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -210,21 +209,16 @@ impl Live {
         (!kept.is_empty()).then_some(kept)
     }
 
-    /// Lets go of it. What is left in its kept listeners is accepted for `listeners`, the public ones by name.
-    pub(super) fn forget(self, cx: &Context, listeners: &[(String, ListenerId)]) {
+    /// Lets go of it. What is left in its kept listeners is accepted for the service's public ones of the same names.
+    pub(super) fn forget(self, cx: &Context, service: ServiceId) {
         // Drops the child, which ends what is left of its group.
         let directory = self.process.map(|process| process.site.directory);
-        let public = |(name, kept)| {
-            let listener = listeners.iter().find(|(other, _)| *other == name)?;
-            Some((listener.1, kept))
-        };
-        let left: Vec<(ListenerId, Arc<KeptListener>)> =
-            self.kept.into_iter().filter_map(public).collect();
+        let kept = self.kept;
         let gate = Arc::clone(&cx.gate);
         cx.clean_up.spawn(async move {
-            for (listener, kept) in left {
+            for (name, kept) in kept {
                 match kept.adopt("kept") {
-                    Ok(left) => gate.adopt(listener, left).await,
+                    Ok(left) => gate.adopt(service, &name, left).await,
                     Err(error) => {
                         tracing::warn!(%error, "connections left in a kept listener are lost");
                     }

@@ -106,33 +106,31 @@ impl Service {
                     });
                     continue;
                 }
-                Origin::Leaving(left) => match self.take_over(cx, config, options, left).await {
-                    Some(open) => open,
-                    None => continue,
-                },
+                Origin::Leaving(left) => self.take_over(cx, config, options, left).await,
             };
-            self.listeners.push(open);
+            self.listeners.extend(open);
         }
     }
 
+    /// `None`: the service itself has come to its end.
     async fn open_new(
         &self,
         cx: &Context,
         config: ListenerConfig,
         options: Options,
         socket: Listener,
-    ) -> Open {
+    ) -> Option<Open> {
         let address = socket.address().to_string();
         let queue = socket.queue(&mut Reader::new());
         let backlog = queue.map_or(0, |queue| queue.max);
         tracing::info!(service = self.name, listener = config.name, %address, family = %socket.family(), backlog, "listening");
-        let id = cx.gate.open(self.id, socket, config.raw).await;
-        Open {
+        let id = cx.gate.open(self.id, socket, config.raw).await.ok()?;
+        Some(Open {
             config,
             options,
             id,
             address,
-        }
+        })
     }
 
     /// `None`: the service that had it has come to its end meanwhile.

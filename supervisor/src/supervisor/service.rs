@@ -126,7 +126,11 @@ impl Service {
             return;
         };
         let raw = live.config.raw_listeners();
-        live.gate = Some(Generation::new(number, cx.workers, endpoints, raw));
+        let make = match live.pid() {
+            Some(_) => Generation::of_process,
+            None => Generation::new,
+        };
+        live.gate = Some(make(number, cx.workers, endpoints, raw));
         let since = live.started.unwrap_or(live.began);
         self.metrics
             .observe_phase(ReloadPhase::Ready, since.elapsed());
@@ -267,12 +271,7 @@ impl Service {
             }
             None => self.failed += 1,
         }
-        let listeners: Vec<_> = self
-            .listeners
-            .iter()
-            .map(|open| (open.config.name.clone(), open.id))
-            .collect();
-        live.forget(cx, &listeners);
+        live.forget(cx, self.id);
     }
 
     pub(super) fn step(

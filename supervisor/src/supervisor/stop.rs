@@ -92,7 +92,7 @@ impl Supervisor {
     pub(super) async fn end(mut self) {
         for mut service in self.services.drain(..) {
             for (_, live) in std::mem::take(&mut service.lives) {
-                live.forget(&self.cx, &[]);
+                live.forget(&self.cx, service.id);
             }
         }
         self.cx.clean_up.close();

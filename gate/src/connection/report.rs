@@ -1,0 +1,69 @@
+//! What a connection says of itself, to whoever counts, lists or closes it.
+
+use syngate_metrics::{CloseReason, ConnectionState, PendingOutcome};
+
+use super::{Connection, Phase};
+use crate::generation::{Lease, Local};
+
+impl Connection {
+    /// The label of `connections_open`.
+    pub(crate) fn state(&self) -> ConnectionState {
+        match self.phase {
+            Phase::Greeting => ConnectionState::Greeting,
+            Phase::Pending { .. } => ConnectionState::Pending,
+            Phase::Connecting { .. } => ConnectionState::Connecting,
+            Phase::Relaying { .. } | Phase::Resetting { .. } => ConnectionState::Relaying,
+        }
+    }
+
+    /// Whether it comes from a kept listener.
+    pub(crate) fn is_raw(&self) -> bool {
+        self.raw
+    }
+
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        match &self.phase {
+            Phase::Greeting | Phase::Pending { .. } => None,
+            Phase::Connecting { lease, .. }
+            | Phase::Relaying { lease, .. }
+            | Phase::Resetting { lease, .. } => Some(lease),
+        }
+    }
+
+    /// The generation whose death may be what ends it, if it is closed for this reason: the backend has ended while the client
+    /// waited for it.
+    pub(crate) fn suspect(&self, reason: CloseReason) -> Option<&Local> {
+        let (Phase::Relaying { lease, relay, .. } | Phase::Resetting { lease, relay, .. }) =
+            &self.phase
+        else {
+            return None;
+        };
+        let may_be = matches!(
+            reason,
+            CloseReason::Eof | CloseReason::BackendReset | CloseReason::ClientReset
+        );
+        (may_be && relay.is_cut_off() && lease.generation.is_process()).then_some(lease)
+    }
+
+    /// How its wait ended, if it is closed in it.
+    pub(crate) fn wait_outcome(&self, reason: CloseReason) -> Option<PendingOutcome> {
+        match self.phase {
+            _ if self.waited => None,
+            Phase::Pending { .. } | Phase::Connecting { .. } => Some(match reason {
+                CloseReason::ClientReset => PendingOutcome::ClientReset,
+                CloseReason::PendingTimeout => PendingOutcome::Timeout,
+                CloseReason::Overflow => PendingOutcome::Overflow,
+                _ => PendingOutcome::Shutdown,
+            }),
+            Phase::Greeting | Phase::Relaying { .. } | Phase::Resetting { .. } => None,
+        }
+    }
+
+    /// Bytes from and to the client.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        match &self.phase {
+            Phase::Relaying { relay, .. } | Phase::Resetting { relay, .. } => relay.bytes(),
+            _ => (0, 0),
+        }
+    }
+}
