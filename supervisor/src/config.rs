@@ -74,6 +74,16 @@ impl ServiceConfig {
         raw.map(|listener| listener.name.clone()).collect()
     }
 
+    /// Which listener an open one is, or becomes by another name.
+    pub(crate) fn listener_of(&self, open: &ListenerConfig) -> Option<&ListenerConfig> {
+        let mut all = self.listeners.iter();
+        let same = all.find(|one| one.is_same_socket(open));
+        same.or_else(|| {
+            let mut all = self.listeners.iter();
+            all.find(|one| one.has_address_of(open) && !one.has_any_port())
+        })
+    }
+
     /// Whether one of the listeners can be served by the socket of this one.
     pub(crate) fn has_socket(&self, listener: &ListenerConfig) -> bool {
         let mut listeners = self.listeners.iter();
@@ -122,12 +132,20 @@ pub struct ListenerConfig {
 }
 
 impl ListenerConfig {
+    fn has_any_port(&self) -> bool {
+        match &self.address {
+            listener::Address::Port(port) => *port == 0,
+            listener::Address::Tcp(address) => address.port() == 0,
+            listener::Address::Unix { .. } | listener::Address::Inherited(_) => false,
+        }
+    }
+
     /// Whether both can be served by one open socket, on which the rest is changed.
     pub(crate) fn is_same_socket(&self, other: &ListenerConfig) -> bool {
         self.name == other.name && self.has_address_of(other)
     }
 
-    /// Whether a listener of another name, in another service, could have this one's socket.
+    /// Whether a listener of another name could have this one's socket.
     pub(crate) fn has_address_of(&self, other: &ListenerConfig) -> bool {
         let is_tcp = matches!(
             self.address,

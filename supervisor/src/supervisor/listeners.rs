@@ -8,6 +8,7 @@ use syngate_gate::accept_queue::Reader;
 use syngate_gate::listener::{self, BindError, Listener, Options};
 use syngate_gate::{ListenerId, ServiceId};
 use syngate_metrics::ConnectionState::{Connecting, Greeting, Pending};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::context::{Context, Message};
@@ -57,7 +58,8 @@ impl Service {
         self.bound.clear();
         for listener in &config.listeners {
             let mut open = self.listeners.iter();
-            if open.any(|open| open.config.is_same_socket(listener)) {
+            let becomes = |open: &Open| config.listener_of(&open.config);
+            if open.any(|open| becomes(open).is_some_and(|other| std::ptr::eq(other, listener))) {
                 continue;
             }
             let options = options(cx, config, listener);
@@ -162,14 +164,19 @@ impl Service {
         })
     }
 
-    /// The open sockets get what the configuration of the active generation asks of them, as far as an open one can be changed.
-    /// A rollback changes them back.
-    pub(super) fn change(&mut self, cx: &Context, config: &ServiceConfig) {
+    /// The open sockets get what the configuration of the active generation asks of them, their names too, as far as an open one
+    /// can be changed. A rollback changes them back.
+    pub(super) async fn change(&mut self, cx: &Context, config: &ServiceConfig) {
         for open in &mut self.listeners {
-            let mut wanted = config.listeners.iter();
-            let Some(wanted) = wanted.find(|wanted| wanted.is_same_socket(&open.config)) else {
+            let Some(wanted) = config.listener_of(&open.config) else {
                 continue;
             };
+            if wanted.name != open.config.name {
+                let (id, name, raw) = (open.id, &wanted.name, wanted.raw);
+                // Open here, so not closed there.
+                let renamed = cx.gate.hand_over(id, self.id, name, raw).await;
+                open.id = renamed.unwrap_or(id);
+            }
             let options = options(cx, config, wanted);
             if options != open.options {
                 match cx.gate.change(open.id, &open.options, &options) {
@@ -191,12 +198,15 @@ impl Service {
         let is_wanted = |listener: &ListenerConfig| {
             wanted
                 .as_ref()
-                .is_some_and(|wanted| wanted.has_socket(listener))
+                .is_some_and(|wanted| wanted.listener_of(listener).is_some())
         };
         self.bound.retain(|bound| is_wanted(&bound.config));
         self.open(cx).await;
         let stray = |open: &mut Open| !is_wanted(&open.config);
-        close(cx, self.listeners.extract_if(.., stray).collect());
+        let closing: Vec<Open> = self.listeners.extract_if(.., stray).collect();
+        if !closing.is_empty() {
+            self.closes = Some(close(cx, closing));
+        }
     }
 
     /// Closes the public listeners, waits until nothing is pending or `end`, and says so.
@@ -228,13 +238,13 @@ impl Service {
 }
 
 /// Closes listeners beside whatever else goes on.
-fn close(cx: &Context, listeners: Vec<Open>) {
+fn close(cx: &Context, listeners: Vec<Open>) -> JoinHandle<()> {
     let gate = Arc::clone(&cx.gate);
     cx.closing.spawn(async move {
         for open in listeners {
             gate.close(open.id).await;
         }
-    });
+    })
 }
 
 /// How a listener of this configuration is set up.
@@ -306,13 +316,9 @@ fn is_open(open: &ListenerConfig, wanted: &ListenerConfig) -> String {
             wanted.address, open.address, open.name
         );
     }
-    let what = match open.name == wanted.name {
-        true => "v6only and interface",
-        false => "the name",
-    };
     format!(
-        "{} is open as listener {}, and {what} of an open socket can't be changed: listen on another port, or remove the listener \
-         with one reload and add it with the next",
+        "{} is open as listener {}, and v6only and interface of an open socket can't be changed: listen on another port, or remove \
+         the listener with one reload and add it with the next",
         wanted.address, open.name
     )
 }

@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use syngate_gate::{Endpoints, Generation, ServiceId};
 use syngate_metrics::{GenerationState as Gauge, ReloadOutcome, ReloadPhase};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -41,6 +42,8 @@ pub(super) struct Service {
     /// It isn't in the configuration any more, and ends.
     pub(super) removed: bool,
     pub(super) lives: BTreeMap<u64, Live>,
+    /// The listeners that the last run has removed are being closed.
+    pub(super) closes: Option<JoinHandle<()>>,
     /// Bound by the run, not accepting yet.
     pub(super) bound: Vec<Bound>,
     pub(super) activated: Option<Activated>,
@@ -81,6 +84,7 @@ impl Service {
             leaving: false,
             removed: false,
             lives: BTreeMap::new(),
+            closes: None,
             bound: Vec::new(),
             activated: None,
             activating: None,
@@ -240,7 +244,7 @@ impl Service {
                 .observe_phase(ReloadPhase::Flip, began.elapsed());
         }
         if let Some(config) = &config {
-            self.change(cx, config);
+            self.change(cx, config).await;
         }
         let has = |bound: &Bound| {
             config

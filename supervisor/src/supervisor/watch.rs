@@ -29,7 +29,12 @@ impl Service {
             return cx.event(self.id, Event::Empty(number));
         };
         let (messages, id) = (cx.messages.clone(), self.id);
+        let closes = self.closes.take();
         let task = tokio::spawn(async move {
+            // Who comes to a listener until it is closed goes to this generation: see `Gate::activate`.
+            if let Some(closes) = closes {
+                let _ = closes.await;
+            }
             drain::emptied(generation).await;
             let _ = messages.send(Message::Event(id, Event::Empty(number)));
         });

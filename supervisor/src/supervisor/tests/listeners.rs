@@ -1,18 +1,33 @@
-//! Listeners whose options change.
+//! Listeners whose options and names change, and listeners that go.
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use socket2::{Domain, Socket, Type};
 use syngate_gate::listener::Address;
 
 use super::fixture::*;
 use crate::child::tests::spawner;
-use crate::config::Backend;
+use crate::config::{Backend, ServiceConfig};
+use crate::protocol::{ListenerStatus, Status};
 
 /// The largest segment that a client of this address sends, in bytes. On loopback it is half the window, where nothing else
 /// makes it smaller.
 fn segment(address: SocketAddr) -> u32 {
     let client = TcpStream::connect(address).unwrap();
     socket2::SockRef::from(&client).tcp_mss().unwrap()
+}
+
+/// An address, and a socket that keeps it for the gate: it doesn't listen.
+fn reserved() -> (SocketAddr, Socket) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(&any.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (address, socket)
 }
 
 #[tokio::test]
@@ -58,13 +73,7 @@ async fn an_open_listener_takes_over_what_a_reload_asks_of_it() {
 #[tokio::test]
 async fn what_no_open_listener_can_change_ends_the_reload() {
     let (spawner, _right) = spawner().await;
-    // Keeps the port for the gate: it doesn't listen.
-    let reserved = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
-    let reserved = reserved.unwrap();
-    reserved.set_reuse_address(true).unwrap();
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    reserved.bind(&any.into()).unwrap();
-    let address = reserved.local_addr().unwrap().as_socket().unwrap();
+    let (address, _reserved) = reserved();
     let mut config = service(server(&["one", "unix:{socket}"]));
     config.listeners[0].address = Address::Tcp(address);
     let fixture = Fixture::serving(&spawner, vec![config]).await;
@@ -83,11 +92,103 @@ async fn what_no_open_listener_can_change_ends_the_reload() {
     assert!(done.message.contains(&reason), "{}", done.message);
     assert_eq!(fixture.get().await, "one");
 
-    interface(None);
-    fixture.change(|service| service.listeners[0].name = "web".to_owned());
-    let done = fixture.reload().await;
-    let reason = "is open as listener l0, and the name of an open socket can't be changed";
-    assert!(done.message.contains(reason), "{}", done.message);
-    assert_eq!(fixture.get().await, "one");
+    fixture.stop().await;
+}
+
+/// A server for two listeners, the second of which has this name.
+fn two(word: &str, second: &str) -> Backend {
+    let script = "python3 -c \"$0\" \"$1\" \"unix:$2\" & exec python3 -c \"$0\" \"$1\" \"unix:$3\"";
+    let second = format!("{{socket_{second}}}");
+    let argv = ["sh", "-c", script, SERVER, word, "{socket}", &second];
+    Backend::Command {
+        argv: argv.map(str::to_owned).to_vec(),
+        fixed: Vec::new(),
+    }
+}
+
+/// A service with two addresses, and their reservations.
+fn pair() -> (ServiceConfig, [(SocketAddr, Socket); 2]) {
+    let addresses = [reserved(), reserved()];
+    let mut config = service(Vec::new());
+    config.backend = two("one", "l1");
+    config.listeners.push(config.listeners[0].clone());
+    config.listeners[1].name = "l1".to_owned();
+    for (listener, (address, _)) in config.listeners.iter_mut().zip(&addresses) {
+        listener.address = Address::Tcp(*address);
+    }
+    (config, addresses)
+}
+
+/// Two listeners whose names change places, and then for new ones, go on, and so do they when the new generation dies young.
+#[tokio::test]
+async fn names_of_open_listeners_change_with_the_flip() {
+    let (spawner, _right) = spawner().await;
+    let (config, addresses) = pair();
+    let fixture = Fixture::serving(&spawner, vec![config]).await;
+    let expect = async |names: [&str; 2], word: &str| {
+        let status = fixture.handle.status().await.unwrap();
+        for ((address, _), name) in addresses.iter().zip(names) {
+            let listeners = &status.services[0].listeners;
+            let is_it = |one: &&ListenerStatus| one.address == address.to_string();
+            assert_eq!(listeners.iter().find(is_it).unwrap().name, name);
+            assert_eq!(get(*address).await, word);
+        }
+    };
+    let rename = |names: [&str; 2], word: &str| {
+        fixture.change(|service| {
+            for (listener, name) in service.listeners.iter_mut().zip(names) {
+                listener.name = name.to_owned();
+            }
+            service.backend = two(word, names[1]);
+        });
+    };
+    let names = [["l1", "l0"], ["web", "mail"], ["mail", "new"]];
+    for names in names {
+        rename(names, names[0]);
+        assert_eq!(fixture.reload().await.exit, 0);
+        expect(names, names[0]).await;
+    }
+    rename(["short", "lived"], "dies");
+    fixture.change(|service| service.min_ready = PATIENCE);
+    let dies = async {
+        let active = |status: &Status| status.services[0].active == Some(5);
+        let status = fixture.until(active).await;
+        expect(["short", "lived"], "dies").await;
+        let mut generations = status.services[0].generations.iter();
+        let young = generations.find(|one| one.number == 5).unwrap();
+        let pid = Pid::from_raw(young.pid.unwrap().cast_signed());
+        kill(pid, Signal::SIGKILL).unwrap();
+    };
+    let (done, ()) = tokio::join!(fixture.reload(), dies);
+    assert!(done.message.contains("flipped back"), "{}", done.message);
+    expect(["mail", "new"], "mail").await;
+    fixture.stop().await;
+}
+
+/// A client that is connected to a listener when a reload removes it, and has said nothing, is the old generation's, which waits
+/// for it though it has nobody else.
+#[tokio::test]
+async fn the_old_generation_waits_for_a_listener_that_closes() {
+    let (spawner, _right) = spawner().await;
+    let (mut config, [_, (second, _reserved)]) = pair();
+    // The kernel keeps a silent client to itself, so the close takes a while.
+    config.listeners[1].own.defer_accept = true;
+    let fixture = Fixture::start(&spawner, vec![config]).await;
+    fixture
+        .until(|status| status.services[0].active == Some(1))
+        .await;
+    let mut silent = TcpStream::connect(second).unwrap();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    fixture.change(|service| {
+        service.listeners.pop();
+        service.backend = self::service(server(&["two", "unix:{socket}"])).backend;
+    });
+    assert_eq!(fixture.reload().await.exit, 0);
+    let text = tokio::task::spawn_blocking(move || {
+        silent.write_all(b"x").unwrap();
+        let mut text = String::new();
+        silent.read_to_string(&mut text).map(|_| text)
+    });
+    assert_eq!(text.await.unwrap().unwrap(), "one");
     fixture.stop().await;
 }
