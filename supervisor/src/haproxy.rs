@@ -15,6 +15,7 @@
 //! - What HAProxy refuses is left for its own check to refuse, whose message is the better one, unless it would be lost on the way.
 
 mod address;
+mod arguments;
 pub mod binary;
 mod bind;
 mod blocks;
@@ -35,6 +36,7 @@ mod rules;
 pub mod runtime;
 mod servers;
 pub mod state;
+mod switches;
 mod words;
 
 use std::io;
@@ -73,8 +75,10 @@ pub struct World<'a> {
     pub descriptors: u64,
     /// A variable of the process that HAProxy will run in.
     pub environment: &'a dyn Fn(&[u8]) -> Option<Vec<u8>>,
-    /// The address of a host that a bind names.
-    pub resolve: &'a dyn Fn(&str) -> io::Result<IpAddr>,
+    /// What is added to its command line.
+    pub arguments: &'a [String],
+    /// The addresses of a host that a bind names, in the resolver's order.
+    pub resolve: &'a dyn Fn(&str) -> io::Result<Vec<IpAddr>>,
     /// A map file's bytes.
     pub read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
 }
@@ -140,7 +144,9 @@ pub async fn read(
         .await
         .map_err(NotRead::Bad)?;
     // A name in a bind may take a resolver's time, and the supervisor's thread waits for nobody.
-    let planned = tokio::task::spawn_blocking(move || in_this_world(files, &binary)).await;
+    let arguments = haproxy.arguments.clone();
+    let planned = move || in_this_world(files, &binary, &arguments);
+    let planned = tokio::task::spawn_blocking(planned).await;
     let mut plan = match planned {
         Ok(plan) => plan.map_err(|refusal| NotRead::Bad(refusal.to_string()))?,
         Err(error) => return Err(NotRead::Bad(format!("it can't be read: {error}"))),
@@ -153,21 +159,25 @@ pub async fn read(
 
 /// Logs what is to be known of a configuration, unless it was known `before`.
 pub(crate) fn warn(config: &ServiceConfig, before: Option<&ServiceConfig>) {
+    let service = &config.name;
     let known = before.map_or(&[][..], warnings);
-    for warning in warnings(config) {
-        if !known.contains(warning) {
-            tracing::warn!(service = config.name, "{warning}");
-        }
+    for warning in warnings(config).iter().filter(|it| !known.contains(it)) {
+        tracing::warn!(service, "{warning}");
+    }
+    for note in planned(config).map_or(&[][..], Plan::notes) {
+        tracing::debug!(service, "{note}");
     }
 }
 
 /// What works, but hardly as meant; one sentence each.
 pub fn warnings(config: &ServiceConfig) -> &[String] {
+    planned(config).map_or(&[], Plan::warnings)
+}
+
+fn planned(config: &ServiceConfig) -> Option<&Plan> {
     match &config.backend {
-        Backend::Haproxy(Haproxy {
-            plan: Some(plan), ..
-        }) => plan.warnings(),
-        _ => &[],
+        Backend::Haproxy(Haproxy { plan, .. }) => plan.as_deref(),
+        _ => None,
     }
 }
 
@@ -217,9 +227,10 @@ fn unreadable(path: &Path, error: &io::Error) -> NotRead {
     }
 }
 
-fn in_this_world(files: Vec<File>, binary: &Binary) -> Result<Plan, Refusal> {
+fn in_this_world(files: Vec<File>, binary: &Binary, arguments: &[String]) -> Result<Plan, Refusal> {
     let world = World {
         binary,
+        arguments,
         unprivileged: !nix::unistd::geteuid().is_root(),
         descriptors: descriptors(),
         environment: &|name| {
@@ -247,9 +258,9 @@ fn descriptors() -> u64 {
     most.unwrap_or(hard).max(hard)
 }
 
-/// The first address of a name, as HAProxy takes it (configuration manual, 4.2, `bind`).
-fn resolve(name: &str) -> io::Result<IpAddr> {
-    let mut addresses = (name, 0).to_socket_addrs()?;
-    let first = addresses.next().map(|address| address.ip());
-    first.ok_or_else(|| io::ErrorKind::NotFound.into())
+/// All addresses of a name, in the order in which getaddrinfo(3) has them: HAProxy takes the first (configuration manual, 4.2,
+/// `bind`).
+fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
+    let addresses = (name, 0).to_socket_addrs()?;
+    Ok(addresses.map(|address| address.ip()).collect())
 }

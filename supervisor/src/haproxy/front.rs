@@ -77,7 +77,7 @@ impl<'a> Bind<'a> {
         }
         let expanded = expanded.strip_suffix(b",").unwrap_or(expanded);
         let members = expanded.split(|&byte| byte == b',').map(|member| {
-            let read = address::parse(member, draft.world.resolve);
+            let read = address::parse(member, &|name| draft.resolve(name));
             read.map_err(|error| bad(member, &error.to_string()))
         });
         Ok(Bind {
@@ -95,6 +95,11 @@ impl<'a> Bind<'a> {
     pub(super) fn has_abstract(&self) -> bool {
         let is_abstract = |member: &Address| matches!(member, Address::Abstract { .. });
         self.members.iter().any(is_abstract)
+    }
+
+    /// Whether it has options that only a socket of its own can have.
+    pub(super) fn has_own_options(&self) -> bool {
+        self.options.iter().any(|it| it.fate != Fate::Stays)
     }
 
     pub(super) fn has(&self, option: &[u8]) -> bool {
@@ -185,16 +190,7 @@ pub(super) fn open<'a>(
         let mut pieces = Vec::new();
         for member in &bind.members {
             for address in members(draft, bind, global, names, member, &mut pieces)? {
-                let mut own = own.clone();
-                if matches!(address, listener::Address::Tcp(SocketAddr::V4(_))) {
-                    own.v6only = None;
-                }
-                let wanted = ListenerConfig {
-                    name: String::new(),
-                    address,
-                    own,
-                    raw,
-                };
+                let wanted = wanted(address, &own, raw);
                 let private = publics.private(draft, line, front.proxy.name, wanted)?;
                 separate(&mut pieces);
                 pieces.push(Piece::Private(private));
@@ -206,6 +202,20 @@ pub(super) fn open<'a>(
         }
     }
     Ok(())
+}
+
+/// A public listener, still without a name.
+pub(super) fn wanted(address: listener::Address, own: &Own, raw: bool) -> ListenerConfig {
+    let mut own = own.clone();
+    if matches!(address, listener::Address::Tcp(SocketAddr::V4(_))) {
+        own.v6only = None;
+    }
+    ListenerConfig {
+        name: String::new(),
+        address,
+        own,
+        raw,
+    }
 }
 
 fn separate(pieces: &mut Vec<Piece>) {
@@ -276,17 +286,29 @@ fn check(draft: &Draft<'_>, bind: &Bind<'_>, expects_header: bool) -> Result<(),
         let why = "an abstract socket and others in one bind can't both get what they need; write a bind for each";
         return Err(draft.refuse(line, why));
     }
-    for option in bind.options.iter().filter(|_| bind.is_fronted()) {
+    match bind.is_fronted() {
+        true => check_options(draft, bind),
+        false => Ok(()),
+    }
+}
+
+/// Refuses options without which the bind would do something else.
+pub(super) fn check_options(draft: &Draft<'_>, bind: &Bind<'_>) -> Result<(), Refusal> {
+    for option in &bind.options {
         if let Fate::Refused(why) = option.fate {
             let name = String::from_utf8_lossy(option.name);
-            return Err(draft.refuse(line, format!("it has {name}, but {why}; remove it")));
+            return Err(draft.refuse(bind.line, format!("it has {name}, but {why}; remove it")));
         }
     }
     Ok(())
 }
 
 /// Takes the options that belong to the public socket off the line.
-fn take_over(draft: &mut Draft<'_>, bind: &Bind<'_>, backlog: Option<u32>) -> Result<Own, Refusal> {
+pub(super) fn take_over(
+    draft: &mut Draft<'_>,
+    bind: &Bind<'_>,
+    backlog: Option<u32>,
+) -> Result<Own, Refusal> {
     let line = bind.line;
     let is_unix = bind.members.iter().any(|it| matches!(it, Address::Unix(_)));
     let mut own = Own {

@@ -11,11 +11,10 @@ use super::address::Address;
 use super::copy::Piece;
 use super::document::{Kind, Line, Modifier, Standing};
 use super::draft::Draft;
-use super::front::{Bind, octal};
+use super::front::{Bind, check_options, octal, take_over, wanted};
 use super::proxies::number;
 use super::publics::Publics;
 use super::words::quote;
-use crate::config::ListenerConfig;
 
 /// The first version that refuses to start when limits are too low (`strict-limits` is on).
 const STRICT: (u32, u32, u32) = (2, 3, 0);
@@ -199,6 +198,19 @@ impl Global {
         const ADDRESS: usize = 2;
         draft.settled(line)?;
         let bind = Bind::read(draft, line, ADDRESS)?;
+        let of_tcp = |member: &Address| matches!(member, Address::Tcp { .. });
+        let own = match bind.members.iter().filter(|it| of_tcp(it)).count() {
+            0 => Own::default(),
+            count if count == bind.members.len() => {
+                check_options(draft, &bind)?;
+                take_over(draft, &bind, None)?
+            }
+            _ if bind.has_own_options() => {
+                let why = "its options belong to sockets of two kinds, of which the gate makes one; write a stats socket for each";
+                return Err(draft.refuse(line, why));
+            }
+            _ => Own::default(),
+        };
         let mut pieces = Vec::new();
         let private_path = self.stats_sockets;
         let mut has_path = false;
@@ -216,12 +228,8 @@ impl Global {
                 }
                 Address::Tcp { ip, ports, .. } => {
                     for port in ports.clone() {
-                        let wanted = ListenerConfig {
-                            name: String::new(),
-                            address: listener::Address::Tcp((*ip, port).into()),
-                            own: Own::default(),
-                            raw: true,
-                        };
+                        let address = listener::Address::Tcp((*ip, port).into());
+                        let wanted = wanted(address, &own, true);
                         let private = publics.private(draft, line, b"stats_socket", wanted)?;
                         pieces.extend([Piece::Private(private), Piece::text(",")]);
                     }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
+use super::arguments::{self, Arguments};
 use super::copy::{Edit, OWN_FILE, Piece};
 use super::document::{self, Kind};
 use super::draft::Draft;
@@ -10,6 +11,7 @@ use super::front::{AbstractNames, Front};
 use super::maps::Snapshot;
 use super::publics::Publics;
 use super::rules::Rules;
+use super::switches::Switches;
 use super::{File, Refusal, World, front, global, idle_close, limits, maps, proxies, servers};
 use crate::config::ListenerConfig;
 
@@ -21,6 +23,7 @@ pub struct Plan {
     /// For each private listener: its public one.
     privates: Vec<usize>,
     warnings: Vec<String>,
+    notes: Vec<String>,
     pub(super) sources: Vec<Source>,
     /// What the copy says beside the user's files.
     pub(super) own_lines: Vec<Piece>,
@@ -82,6 +85,11 @@ impl Plan {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+
+    /// What helps only a user who looks for something, one sentence each, with FILE:LINE.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
 }
 
 /// Reads the files as HAProxy would, and plans.
@@ -89,8 +97,10 @@ impl Plan {
 /// # Errors
 /// What can't be fronted: the sentence says what to do.
 pub fn plan(files: Vec<File>, world: &World<'_>) -> Result<Plan, Refusal> {
-    let document = document::read(files, world)?;
-    let mut draft = Draft::new(&document, world);
+    let arguments = Arguments::read(world.arguments)?;
+    let switches = Switches::of(world.binary, &arguments, &files);
+    let document = document::read(files, world, &switches)?;
+    let mut draft = Draft::new(&document, world, &switches);
     let mut publics = Publics::new(world.descriptors);
 
     let global = global::read(&mut draft, &mut publics)?;
@@ -121,19 +131,28 @@ pub fn plan(files: Vec<File>, world: &World<'_>) -> Result<Plan, Refusal> {
     if world.binary.idle_close {
         idle_close::inject(&mut draft, &proxies);
     }
-    limits::check(&draft, &global, publics.count() + global.stats_sockets + 1)?;
+    let listeners = publics.count() + global.stats_sockets + 1;
+    limits::check(&draft, &global, &arguments, listeners)?;
+    for socket in &arguments.master_sockets {
+        draft.warnings.push(format!(
+            "{}: each generation takes {socket} over from the one before when it starts, even one that fails",
+            arguments::PLACE
+        ));
+    }
 
     let file_names = copy_names(&document.files);
     let base = global.origin.as_deref();
     let snapshots = maps::snapshot(&mut draft, &file_names, base)?;
     let (listeners, privates) = publics.finish();
-    let (edits, warnings) = draft.finish();
-    let sources = document.files.into_iter().zip(file_names).zip(edits);
+    let finished = draft.finish();
+    let sources = document.files.into_iter().zip(file_names);
+    let sources = sources.zip(finished.edits);
     let sources = sources.map(|((file, name), edits)| Source { file, name, edits });
     Ok(Plan {
         listeners,
         privates,
-        warnings,
+        warnings: finished.warnings,
+        notes: finished.notes,
         sources: sources.collect(),
         own_lines: global.own_lines,
         snapshots,

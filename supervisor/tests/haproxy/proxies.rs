@@ -147,7 +147,8 @@ fn where_no_line_is_free_one_is_added_and_said() {
         copied(&plan),
         "frontend a\n mode http\n bind fd@4 accept-proxy\n  option idle-close-on-response\nfrontend b\n bind fd@5 accept-proxy\n"
     );
-    assert!(plan.warnings()[0].starts_with("haproxy.cfg:1: HAProxy's messages"));
+    assert_eq!(plan.warnings(), [""; 0]);
+    assert!(plan.notes()[0].starts_with("haproxy.cfg:1: HAProxy's messages"));
     let open = planned("frontend a\n mode http\n bind :1");
     assert_eq!(
         copied(&open),

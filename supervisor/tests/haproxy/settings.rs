@@ -68,6 +68,23 @@ fn stats_sockets_are_private_and_linked() {
     assert_eq!(listeners(text), ["stats_socket 127.0.0.1:99"]);
     assert!(planned(text).listeners()[0].raw);
     assert!(refused("global\n stats socket fd@9\n").starts_with("haproxy.cfg:2: "));
+    let options =
+        "global\n stats socket *:99 interface lo level admin\n stats socket :::98 v6only\n";
+    assert_eq!(
+        changes(options),
+        ["2:  stats socket fd@4 level admin", "3:  stats socket fd@5"]
+    );
+    let plan = planned(options);
+    assert_eq!(plan.listeners()[0].own.interface.as_deref(), Some("lo"));
+    assert_eq!(plan.listeners()[1].own.v6only, Some(true));
+    for odd in [
+        "*:99 namespace x",
+        "/run/s,:99 interface lo",
+        "/run/s,:99 mode 600",
+    ] {
+        let why = refused(&format!("global\n stats socket {odd}\n"));
+        assert!(why.starts_with("haproxy.cfg:2: "), "{why}");
+    }
 }
 
 #[test]
@@ -121,8 +138,25 @@ fn a_condition_that_cannot_be_evaluated_matters_only_where_the_plan_hangs_on_it(
             "{line}: {why}"
         );
     }
-    let global = "global\n.if enabled(EPOLL)\n setenv P 80\n.endif\n";
+    let global = "global\n.if enabled(FAST-FORWARD)\n setenv P 80\n.endif\n";
     assert!(refused(global).starts_with("haproxy.cfg:3: "));
+}
+
+#[test]
+fn what_is_enabled_is_known_unless_a_line_changes_it() {
+    let text = |keyword: &str| {
+        format!(
+            "global\n {keyword}\nfrontend f\n.if enabled(EPOLL)\n bind :80\n.else\n bind :81\n.endif\n"
+        )
+    };
+    assert_eq!(listeners(&text("quiet")), ["f 0.0.0.0:80"]);
+    assert!(refused(&text("noepoll")).starts_with("haproxy.cfg:5: "));
+    let given = Given {
+        arguments: vec!["-de".to_owned()],
+        ..Given::default()
+    };
+    let plan = given.plan_text(&text("noepoll")).unwrap();
+    assert_eq!(plan.listeners()[0].address.to_string(), "0.0.0.0:81");
 }
 
 #[test]
@@ -162,6 +196,29 @@ fn limits_are_checked_before_the_start() {
         .why;
     assert!(why.contains("remove the line"), "{why}");
     given(20_000).plan_text("frontend f\n bind :80\n").unwrap();
+}
+
+#[test]
+fn the_command_line_counts_before_the_file() {
+    let given = |arguments: &str| Given {
+        descriptors: 20_000,
+        arguments: arguments.split(' ').map(str::to_owned).collect(),
+        ..Given::default()
+    };
+    let text = "global\n maxconn 50000\nfrontend f\n bind :80\n";
+    given("-q -n 4000").plan_text(text).unwrap();
+    let why = given("-n 50000").plan_text("").unwrap_err().to_string();
+    assert!(
+        why.starts_with("--haproxy-args: HAProxy needs at least") && why.contains("set -n to"),
+        "{why}"
+    );
+    let why = given("-D").plan_text(text).unwrap_err().to_string();
+    assert!(
+        why.starts_with("--haproxy-args: -D can't be there"),
+        "{why}"
+    );
+    let plan = given("-n 9 -S /run/m").plan_text("").unwrap();
+    assert!(plan.warnings()[0].contains("takes /run/m over"));
 }
 
 #[test]
