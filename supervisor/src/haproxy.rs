@@ -46,6 +46,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{Gid, Group, getegid, getgroups};
 
 use crate::child::Spawner;
 use crate::config::{Backend, Haproxy, ListenerConfig, ServiceConfig};
@@ -79,6 +80,8 @@ pub struct World<'a> {
     pub arguments: &'a [String],
     /// The addresses of a host that a bind names, in the resolver's order.
     pub resolve: &'a dyn Fn(&str) -> io::Result<Vec<IpAddr>>,
+    /// Whether the gate's user is in this group, a name or a number.
+    pub joined: &'a dyn Fn(&[u8]) -> bool,
     /// A map file's bytes.
     pub read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
 }
@@ -237,6 +240,7 @@ fn in_this_world(files: Vec<File>, binary: &Binary, arguments: &[String]) -> Res
             std::env::var_os(std::ffi::OsStr::from_bytes(name)).map(OsStringExt::into_vec)
         },
         resolve: &resolve,
+        joined: &joined,
         read: &|path| std::fs::read(path),
     };
     plan(files, &world)
@@ -263,4 +267,16 @@ fn descriptors() -> u64 {
 fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
     let addresses = (name, 0).to_socket_addrs()?;
     Ok(addresses.map(|address| address.ip()).collect())
+}
+
+fn joined(group: &[u8]) -> bool {
+    let Ok(name) = std::str::from_utf8(group) else {
+        return false;
+    };
+    let number = name.parse().ok().map(Gid::from_raw);
+    let known = || Group::from_name(name).ok().flatten().map(|it| it.gid);
+    let Some(group) = number.or_else(known) else {
+        return false;
+    };
+    getegid() == group || getgroups().is_ok_and(|groups| groups.contains(&group))
 }

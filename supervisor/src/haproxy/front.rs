@@ -292,6 +292,27 @@ fn check(draft: &Draft<'_>, bind: &Bind<'_>, expects_header: bool) -> Result<(),
     }
 }
 
+/// Takes off a stats socket's line what only root could do with its file.
+pub(super) fn keep_owner(draft: &mut Draft<'_>, bind: &Bind<'_>) -> Result<(), Refusal> {
+    for option in &bind.options {
+        let possible = match option.name {
+            b"user" | b"uid" => false,
+            b"group" | b"gid" => (draft.world.joined)(option.value),
+            _ => true,
+        };
+        if possible {
+            continue;
+        }
+        let name = String::from_utf8_lossy(option.name);
+        let what = format!(
+            "its {name} is left out: the gate isn't root, so the socket's file is of its own user and groups"
+        );
+        draft.warn(bind.line, what);
+        draft.remove(bind.line, option.at, option.at + option.values)?;
+    }
+    Ok(())
+}
+
 /// Refuses options without which the bind would do something else.
 pub(super) fn check_options(draft: &Draft<'_>, bind: &Bind<'_>) -> Result<(), Refusal> {
     for option in &bind.options {

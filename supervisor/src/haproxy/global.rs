@@ -11,7 +11,7 @@ use super::address::Address;
 use super::copy::Piece;
 use super::document::{Kind, Line, Modifier, Standing};
 use super::draft::Draft;
-use super::front::{Bind, check_options, octal, take_over, wanted};
+use super::front::{Bind, check_options, keep_owner, octal, take_over, wanted};
 use super::proxies::number;
 use super::publics::Publics;
 use super::words::quote;
@@ -34,8 +34,8 @@ struct UnixBind {
 pub(super) struct Global {
     /// What the copy says beside the user's files.
     pub(super) own_lines: Vec<Piece>,
-    /// Public paths of stats sockets, with the number of the private one.
-    pub(super) links: Vec<(PathBuf, usize)>,
+    /// The stats sockets with a path of their own: where users look for each, if it isn't an abstract one.
+    pub(super) stats_sockets: Vec<Option<PathBuf>>,
     /// Where relative paths begin, if not in the process's directory.
     pub(super) origin: Option<PathBuf>,
     /// `maxconn`, and its line.
@@ -48,8 +48,6 @@ pub(super) struct Global {
     pub(super) threads: Option<u32>,
     /// Connections to stats sockets.
     pub(super) stats_maxconn: Option<u32>,
-    /// Private stats sockets with a path.
-    pub(super) stats_sockets: usize,
     /// HAProxy goes on when limits are too low.
     pub(super) lenient: bool,
     /// In order.
@@ -200,7 +198,12 @@ impl Global {
         let bind = Bind::read(draft, line, ADDRESS)?;
         let of_tcp = |member: &Address| matches!(member, Address::Tcp { .. });
         let own = match bind.members.iter().filter(|it| of_tcp(it)).count() {
-            0 => Own::default(),
+            0 => {
+                if draft.world.unprivileged {
+                    keep_owner(draft, &bind)?;
+                }
+                Own::default()
+            }
             count if count == bind.members.len() => {
                 check_options(draft, &bind)?;
                 take_over(draft, &bind, None)?
@@ -212,19 +215,16 @@ impl Global {
             _ => Own::default(),
         };
         let mut pieces = Vec::new();
-        let private_path = self.stats_sockets;
-        let mut has_path = false;
         for member in &bind.members {
             match member {
                 Address::Unix(path) => {
-                    self.links
-                        .push((OsString::from_vec(path.clone()).into(), private_path));
-                    has_path = true;
+                    let path = OsString::from_vec(path.clone()).into();
+                    pieces.extend(self.own_path(Some(path)));
                 }
                 Address::Abstract { .. } => {
                     let what = "its abstract name is left out: two generations can't have it at once; use a path";
                     draft.warn(line, what);
-                    has_path = true;
+                    pieces.extend(self.own_path(None));
                 }
                 Address::Tcp { ip, ports, .. } => {
                     for port in ports.clone() {
@@ -241,14 +241,20 @@ impl Global {
                 }
             }
         }
-        if has_path {
-            self.stats_sockets += 1;
-            pieces.extend([Piece::text("unix@"), Piece::StatsPath(private_path)]);
-        } else {
-            // The last comma.
-            pieces.pop();
-        }
+        // The last comma.
+        pieces.pop();
         draft.replace(line, ADDRESS, pieces)
+    }
+
+    /// A path that each generation has for itself, instead of this one.
+    fn own_path(&mut self, public: Option<PathBuf>) -> [Piece; 3] {
+        self.stats_sockets.push(public);
+        let index = self.stats_sockets.len() - 1;
+        [
+            Piece::text("unix@"),
+            Piece::StatsPath(index),
+            Piece::text(","),
+        ]
     }
 
     fn unix_bind(&mut self, draft: &mut Draft<'_>, line: &Line) -> Result<(), Refusal> {

@@ -1,7 +1,7 @@
 //! The plan: what the gate listens on, and how each generation's copy is made from the files.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::arguments::{self, Arguments};
 use super::copy::{Edit, OWN_FILE, Piece};
@@ -28,8 +28,8 @@ pub struct Plan {
     /// What the copy says beside the user's files.
     pub(super) own_lines: Vec<Piece>,
     pub(super) snapshots: Vec<Snapshot>,
-    /// The paths at which users look for a stats socket, and which private one that is.
-    pub(super) links: Vec<(PathBuf, usize)>,
+    /// See [`Plan::stats_sockets`].
+    stats_sockets: Vec<Option<PathBuf>>,
 }
 
 /// A file, and what its copy changes of it.
@@ -54,6 +54,12 @@ impl Plan {
         self.privates
             .iter()
             .map(|&public| self.listeners[public].name.as_str())
+    }
+
+    /// The stats sockets that each generation has at a path of its own, in the order in which [`super::Place::stats_sockets`] has
+    /// these: where their users look for them. `None` where there is no such path.
+    pub fn stats_sockets(&self) -> impl Iterator<Item = Option<&Path>> {
+        self.stats_sockets.iter().map(Option::as_deref)
     }
 
     /// Lets an address that is open already keep the name that it has: a listener can't change its name while it is open, and the
@@ -131,7 +137,7 @@ pub fn plan(files: Vec<File>, world: &World<'_>) -> Result<Plan, Refusal> {
     if world.binary.idle_close {
         idle_close::inject(&mut draft, &proxies);
     }
-    let listeners = publics.count() + global.stats_sockets + 1;
+    let listeners = publics.count() + global.stats_sockets.len() + 1;
     limits::check(&draft, &global, &arguments, listeners)?;
     for socket in &arguments.master_sockets {
         draft.warnings.push(format!(
@@ -156,7 +162,7 @@ pub fn plan(files: Vec<File>, world: &World<'_>) -> Result<Plan, Refusal> {
         sources: sources.collect(),
         own_lines: global.own_lines,
         snapshots,
-        links: global.links,
+        stats_sockets: global.stats_sockets,
     })
 }
 
@@ -171,11 +177,7 @@ fn copy_names(files: &[File]) -> Vec<PathBuf> {
 }
 
 /// `name`, or with a number in front.
-pub(super) fn unique_name(
-    taken: &mut HashSet<PathBuf>,
-    name: &std::path::Path,
-    mut number: usize,
-) -> PathBuf {
+pub(super) fn unique_name(taken: &mut HashSet<PathBuf>, name: &Path, mut number: usize) -> PathBuf {
     let mut candidate = name.to_path_buf();
     while !taken.insert(candidate.clone()) {
         number += 1;

@@ -1,8 +1,8 @@
 //! `global` sections, stats sockets, conditions, variables, limits, and several files.
 
-use std::path::PathBuf;
+use std::path::Path;
 
-use crate::world::{DIRECTORY, Given, changes, copy, file, listeners, planned, refused};
+use crate::world::{Given, changes, copied, copy, file, listeners, planned, refused};
 
 #[test]
 fn what_a_supervised_process_cannot_have_becomes_a_comment() {
@@ -52,19 +52,12 @@ fn stats_sockets_are_private_and_linked() {
         [
             "2:  stats socket unix@/gen/7/stats-0.sock expose-fd listeners",
             "3:  stats socket fd@4 level operator",
-            "4:  stats socket unix@/gen/7/stats-1.sock"
+            "4:  stats socket unix@/gen/7/stats-1.sock,unix@/gen/7/stats-2.sock"
         ]
     );
-    let links = copy(&planned(text)).links;
-    let link = |from: &str, to: &str| (PathBuf::from(from), PathBuf::from(DIRECTORY).join(to));
-    assert_eq!(
-        links,
-        [
-            link("/run/s", "stats-0.sock"),
-            link("/run/t", "stats-1.sock"),
-            link("/run/u", "stats-1.sock")
-        ]
-    );
+    let plan = planned(text);
+    let paths: Vec<_> = plan.stats_sockets().flatten().collect();
+    assert_eq!(paths, ["/run/s", "/run/t", "/run/u"].map(Path::new));
     assert_eq!(listeners(text), ["stats_socket 127.0.0.1:99"]);
     assert!(planned(text).listeners()[0].raw);
     assert!(refused("global\n stats socket fd@9\n").starts_with("haproxy.cfg:2: "));
@@ -85,6 +78,23 @@ fn stats_sockets_are_private_and_linked() {
         let why = refused(&format!("global\n stats socket {odd}\n"));
         assert!(why.starts_with("haproxy.cfg:2: "), "{why}");
     }
+}
+
+#[test]
+fn without_privilege_a_stats_socket_is_of_the_gates_user() {
+    let given = Given {
+        unprivileged: true,
+        ..Given::default()
+    };
+    let text = "global\n stats socket /run/s user x group www mode 660\n stats socket /run/t gid 7 level admin\n";
+    let plan = given.plan_text(text).unwrap();
+    assert_eq!(
+        copied(&plan),
+        "global\n stats socket unix@/gen/7/stats-0.sock group www mode 660\n stats socket unix@/gen/7/stats-1.sock level admin\n"
+    );
+    assert_eq!(plan.warnings().len(), 2);
+    assert!(plan.warnings()[0].starts_with("haproxy.cfg:2: its user is left out"));
+    assert_eq!(planned(text).warnings(), [""; 0]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use syngate_supervisor::haproxy::{Binary, Copy, File, Place, Plan, Refusal, World, plan};
 
@@ -45,6 +45,7 @@ impl Given {
             environment: &environment,
             arguments: &self.arguments,
             resolve: &resolve,
+            joined: &|group| group == b"www",
             read: &read,
         };
         plan(files, &world)
@@ -98,10 +99,15 @@ pub(crate) fn refused(text: &str) -> String {
 /// A generation's copy: the stats listener is 3, private listeners follow.
 pub(crate) fn copy(plan: &Plan) -> Copy {
     let privates: Vec<i32> = (4..).take(plan.privates().count()).collect();
+    let stats = plan.stats_sockets().enumerate();
+    let stats: Vec<PathBuf> = stats
+        .map(|(index, _)| Path::new(DIRECTORY).join(format!("stats-{index}.sock")))
+        .collect();
     plan.copy(&Place {
         directory: Path::new(DIRECTORY),
         privates: &privates,
         stats: 3,
+        stats_sockets: &stats,
         suffix: "-g7",
     })
 }
