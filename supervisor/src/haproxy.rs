@@ -29,6 +29,7 @@ mod global;
 mod idle_close;
 mod limits;
 mod maps;
+mod own_samples;
 mod plan;
 mod proxies;
 mod publics;
@@ -194,7 +195,8 @@ pub(crate) fn alerts(output: &Output) -> Option<String> {
     (!alerts.is_empty()).then(|| alerts.join("; "))
 }
 
-/// The files of each `-f`: of a directory those that end in `.cfg`, in the order of their names (management guide, section 3).
+/// The files of each `-f`: of a directory those that end in `.cfg`, and have it nowhere else, in the order of their names
+/// (management guide, section 3).
 fn files(given: &[PathBuf]) -> Result<Vec<File>, NotRead> {
     let mut files = Vec::new();
     for path in given {
@@ -215,7 +217,9 @@ fn in_directory(directory: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in directory.read_dir()? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().as_bytes();
-        if name.ends_with(b".cfg") && !name.starts_with(b".") && path.is_file() {
+        let suffix = name.windows(4).position(|part| part == b".cfg");
+        let is_last = suffix.is_some_and(|at| at + 4 == name.len());
+        if is_last && !name.starts_with(b".") && path.is_file() {
             paths.push(path);
         }
     }

@@ -113,6 +113,10 @@ pub(super) fn read<'a>(
     Ok(global)
 }
 
+fn more_than_none(line: &Line) -> Option<u32> {
+    number(line.text(1)).filter(|&it| it > 0)
+}
+
 impl Global {
     fn line<'a>(
         &mut self,
@@ -165,13 +169,14 @@ impl Global {
             (b"stats", 3..) if line.text(1) == b"maxconn" => {
                 self.stats_maxconn = number(line.text(2));
             }
+            // Of both the first one counts that isn't 0.
             (b"maxconn", 2..) if self.maxconn.is_none() => {
                 draft.settled(line)?;
-                self.maxconn = number(line.text(1)).map(|it| (it, index));
+                self.maxconn = more_than_none(line).map(|it| (it, index));
             }
-            (b"ulimit-n", 2..) => {
+            (b"ulimit-n", 2..) if self.ulimit.is_none() => {
                 draft.settled(line)?;
-                self.ulimit = number(line.text(1)).map(|it| (it, index));
+                self.ulimit = more_than_none(line).map(|it| (it, index));
             }
             (b"maxpipes", 2..) => self.maxpipes = number(line.text(1)).unwrap_or(0),
             (b"nbthread", 2..) => self.threads = number(line.text(1)),

@@ -12,7 +12,9 @@ use super::maps::Snapshot;
 use super::publics::Publics;
 use super::rules::Rules;
 use super::switches::Switches;
-use super::{File, Refusal, World, front, global, idle_close, limits, maps, proxies, servers};
+use super::{
+    File, Refusal, World, front, global, idle_close, limits, maps, own_samples, proxies, servers,
+};
 use crate::config::ListenerConfig;
 
 /// What a configuration asks for, and how a generation's copy of it is made. Equal plans make equal copies for private
@@ -133,6 +135,13 @@ pub fn plan(files: Vec<File>, world: &World<'_>) -> Result<Plan, Refusal> {
         if matches!(section.kind, Kind::Peers | Kind::LogForward | Kind::Program) {
             front::leave(&mut draft, section)?;
         }
+    }
+    if !fronts.is_empty() {
+        own_samples::warn(&mut draft);
+    } else if let Some(file) = document.files.first() {
+        let place = file.path.display();
+        let what = "no frontend or listen section is open in it: the gate opens no port";
+        draft.warnings.push(format!("{place}: {what}"));
     }
     if world.binary.idle_close {
         idle_close::inject(&mut draft, &proxies);

@@ -25,12 +25,14 @@ fn without_privilege_users_and_chroot_go_and_lua_may_fork() {
         ..Given::default()
     };
     let plan = given
-        .plan_text("global\n user x\n group y\n chroot /z\n lua-load /a.lua\n")
+        .plan_text(
+            "global\n user x\n group y\n chroot /z\n lua-load /a.lua\nfrontend f\n bind :80\n",
+        )
         .unwrap();
     let copy = copy(&plan);
     assert_eq!(
         copy.files[0].1,
-        b"global\n#  user x\n#  group y\n#  chroot /z\n lua-load /a.lua\n"
+        b"global\n#  user x\n#  group y\n#  chroot /z\n lua-load /a.lua\nfrontend f\n bind fd@4 accept-proxy\n"
     );
     assert!(
         copy.files[1]
@@ -86,11 +88,11 @@ fn without_privilege_a_stats_socket_is_of_the_gates_user() {
         unprivileged: true,
         ..Given::default()
     };
-    let text = "global\n stats socket /run/s user x group www mode 660\n stats socket /run/t gid 7 level admin\n";
+    let text = "global\n stats socket /run/s user x group www mode 660\n stats socket /run/t gid 7 level admin\nfrontend f\n bind :80\n";
     let plan = given.plan_text(text).unwrap();
     assert_eq!(
         copied(&plan),
-        "global\n stats socket unix@/gen/7/stats-0.sock group www mode 660\n stats socket unix@/gen/7/stats-1.sock level admin\n"
+        "global\n stats socket unix@/gen/7/stats-0.sock group www mode 660\n stats socket unix@/gen/7/stats-1.sock level admin\nfrontend f\n bind fd@4 accept-proxy\n"
     );
     assert_eq!(plan.warnings().len(), 2);
     assert!(plan.warnings()[0].starts_with("haproxy.cfg:2: its user is left out"));
@@ -205,6 +207,9 @@ fn limits_are_checked_before_the_start() {
         .unwrap_err()
         .why;
     assert!(why.contains("remove the line"), "{why}");
+    let first =
+        "global\n maxconn 0\n maxconn 100\n maxconn 50000\n ulimit-n 1000\n ulimit-n 30000\n";
+    given(20_000).plan_text(first).unwrap();
     given(20_000).plan_text("frontend f\n bind :80\n").unwrap();
 }
 
@@ -227,7 +232,9 @@ fn the_command_line_counts_before_the_file() {
         why.starts_with("--haproxy-args: -D can't be there"),
         "{why}"
     );
-    let plan = given("-n 9 -S /run/m").plan_text("").unwrap();
+    let plan = given("-n 9 -S /run/m")
+        .plan_text("frontend f\n bind :80\n")
+        .unwrap();
     assert!(plan.warnings()[0].contains("takes /run/m over"));
 }
 
@@ -269,6 +276,7 @@ fn what_stays_with_haproxy_is_looked_at() {
     planned("peers p\n bind 127.0.0.1:1024\n server local\n");
     planned("log-forward l\n dgram-bind :514\n bind :514\n");
     assert!(refused("peers p\n bind abns@x\n").starts_with("haproxy.cfg:2: "));
-    let plan = planned("log-forward l\n bind /run/l\nprogram p\n command x\n");
+    let plan =
+        planned("log-forward l\n bind /run/l\nprogram p\n command x\nfrontend f\n bind :80\n");
     assert_eq!(plan.warnings().len(), 2);
 }
