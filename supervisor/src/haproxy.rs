@@ -36,6 +36,7 @@ mod publics;
 mod rules;
 pub mod runtime;
 mod servers;
+mod socket_options;
 pub mod state;
 mod switches;
 mod words;

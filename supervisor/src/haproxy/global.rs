@@ -11,9 +11,10 @@ use super::address::Address;
 use super::copy::Piece;
 use super::document::{Kind, Line, Modifier, Standing};
 use super::draft::Draft;
-use super::front::{Bind, check_options, keep_owner, octal, take_over, wanted};
+use super::front::{Bind, wanted};
 use super::proxies::number;
 use super::publics::Publics;
+use super::socket_options::{check_options, keep_owner, octal, take_over};
 use super::words::quote;
 
 /// The first version that refuses to start when limits are too low (`strict-limits` is on).
