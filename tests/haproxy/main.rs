@@ -12,6 +12,7 @@
 //! | `states` | what an operator has set stays; where a server is, the configuration says |
 //! | `marathon` | what marathon-lb and zdd expect of a reload, with the scripts of `packaging/marathon-lb` |
 //! | `mutations` | what HAProxy takes, the gate takes, with as many listeners, or says where and why not |
+//! | `shapes` | configurations that are legal and seldom tried open what they open without a gate |
 //! | `size` | two hundred frontends |
 //!
 //! `HAPROXY` names the program under test, if it isn't the `haproxy` in PATH. Tests with fixed ports and paths have a network and,
@@ -37,5 +38,6 @@ mod ports;
 mod questions;
 mod reloads;
 mod samples;
+mod shapes;
 mod size;
 mod states;
