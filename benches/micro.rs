@@ -57,7 +57,9 @@ fn haproxy_configuration(criterion: &mut Criterion) {
         unprivileged: false,
         descriptors: 1 << 20,
         environment: &|_| None,
+        arguments: &[],
         resolve: &|_| Err(ErrorKind::NotFound.into()),
+        joined: &|_| false,
         read: &|_| Err(ErrorKind::NotFound.into()),
     };
     for frontends in [200_u16, 2000, 20_000] {
@@ -83,6 +85,7 @@ backend app_{number}\n  mode http\n  option forwardfor\n  server one 127.0.0.1:{
                         directory: Path::new("/run/syngate/gen-default-1"),
                         privates: &numbers,
                         stats: 3 + RawFd::from(frontends),
+                        stats_sockets: &[],
                         suffix: "gen-default-1",
                     })
                 });

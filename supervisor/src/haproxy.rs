@@ -15,6 +15,7 @@
 //! - What HAProxy refuses is left for its own check to refuse, whose message is the better one, unless it would be lost on the way.
 
 mod address;
+mod arguments;
 pub mod binary;
 mod bind;
 mod blocks;
@@ -28,13 +29,16 @@ mod global;
 mod idle_close;
 mod limits;
 mod maps;
+mod own_samples;
 mod plan;
 mod proxies;
 mod publics;
 mod rules;
 pub mod runtime;
 mod servers;
+mod socket_options;
 pub mod state;
+mod switches;
 mod words;
 
 use std::io;
@@ -44,6 +48,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{Gid, Group, getegid, getgroups};
 
 use crate::child::Spawner;
 use crate::config::{Backend, Haproxy, ListenerConfig, ServiceConfig};
@@ -73,8 +78,12 @@ pub struct World<'a> {
     pub descriptors: u64,
     /// A variable of the process that HAProxy will run in.
     pub environment: &'a dyn Fn(&[u8]) -> Option<Vec<u8>>,
-    /// The address of a host that a bind names.
-    pub resolve: &'a dyn Fn(&str) -> io::Result<IpAddr>,
+    /// What is added to its command line.
+    pub arguments: &'a [String],
+    /// The addresses of a host that a bind names, in the resolver's order.
+    pub resolve: &'a dyn Fn(&str) -> io::Result<Vec<IpAddr>>,
+    /// Whether the gate's user is in this group, a name or a number.
+    pub joined: &'a dyn Fn(&[u8]) -> bool,
     /// A map file's bytes.
     pub read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
 }
@@ -140,7 +149,9 @@ pub async fn read(
         .await
         .map_err(NotRead::Bad)?;
     // A name in a bind may take a resolver's time, and the supervisor's thread waits for nobody.
-    let planned = tokio::task::spawn_blocking(move || in_this_world(files, &binary)).await;
+    let arguments = haproxy.arguments.clone();
+    let planned = move || in_this_world(files, &binary, &arguments);
+    let planned = tokio::task::spawn_blocking(planned).await;
     let mut plan = match planned {
         Ok(plan) => plan.map_err(|refusal| NotRead::Bad(refusal.to_string()))?,
         Err(error) => return Err(NotRead::Bad(format!("it can't be read: {error}"))),
@@ -153,21 +164,25 @@ pub async fn read(
 
 /// Logs what is to be known of a configuration, unless it was known `before`.
 pub(crate) fn warn(config: &ServiceConfig, before: Option<&ServiceConfig>) {
+    let service = &config.name;
     let known = before.map_or(&[][..], warnings);
-    for warning in warnings(config) {
-        if !known.contains(warning) {
-            tracing::warn!(service = config.name, "{warning}");
-        }
+    for warning in warnings(config).iter().filter(|it| !known.contains(it)) {
+        tracing::warn!(service, "{warning}");
+    }
+    for note in planned(config).map_or(&[][..], Plan::notes) {
+        tracing::debug!(service, "{note}");
     }
 }
 
 /// What works, but hardly as meant; one sentence each.
 pub fn warnings(config: &ServiceConfig) -> &[String] {
+    planned(config).map_or(&[], Plan::warnings)
+}
+
+fn planned(config: &ServiceConfig) -> Option<&Plan> {
     match &config.backend {
-        Backend::Haproxy(Haproxy {
-            plan: Some(plan), ..
-        }) => plan.warnings(),
-        _ => &[],
+        Backend::Haproxy(Haproxy { plan, .. }) => plan.as_deref(),
+        _ => None,
     }
 }
 
@@ -181,7 +196,8 @@ pub(crate) fn alerts(output: &Output) -> Option<String> {
     (!alerts.is_empty()).then(|| alerts.join("; "))
 }
 
-/// The files of each `-f`: of a directory those that end in `.cfg`, in the order of their names (management guide, section 3).
+/// The files of each `-f`: of a directory those that end in `.cfg`, and have it nowhere else, in the order of their names
+/// (management guide, section 3).
 fn files(given: &[PathBuf]) -> Result<Vec<File>, NotRead> {
     let mut files = Vec::new();
     for path in given {
@@ -202,7 +218,9 @@ fn in_directory(directory: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in directory.read_dir()? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().as_bytes();
-        if name.ends_with(b".cfg") && !name.starts_with(b".") && path.is_file() {
+        let suffix = name.windows(4).position(|part| part == b".cfg");
+        let is_last = suffix.is_some_and(|at| at + 4 == name.len());
+        if is_last && !name.starts_with(b".") && path.is_file() {
             paths.push(path);
         }
     }
@@ -217,15 +235,17 @@ fn unreadable(path: &Path, error: &io::Error) -> NotRead {
     }
 }
 
-fn in_this_world(files: Vec<File>, binary: &Binary) -> Result<Plan, Refusal> {
+fn in_this_world(files: Vec<File>, binary: &Binary, arguments: &[String]) -> Result<Plan, Refusal> {
     let world = World {
         binary,
+        arguments,
         unprivileged: !nix::unistd::geteuid().is_root(),
         descriptors: descriptors(),
         environment: &|name| {
             std::env::var_os(std::ffi::OsStr::from_bytes(name)).map(OsStringExt::into_vec)
         },
         resolve: &resolve,
+        joined: &joined,
         read: &|path| std::fs::read(path),
     };
     plan(files, &world)
@@ -247,9 +267,21 @@ fn descriptors() -> u64 {
     most.unwrap_or(hard).max(hard)
 }
 
-/// The first address of a name, as HAProxy takes it (configuration manual, 4.2, `bind`).
-fn resolve(name: &str) -> io::Result<IpAddr> {
-    let mut addresses = (name, 0).to_socket_addrs()?;
-    let first = addresses.next().map(|address| address.ip());
-    first.ok_or_else(|| io::ErrorKind::NotFound.into())
+/// All addresses of a name, in the order in which getaddrinfo(3) has them: HAProxy takes the first (configuration manual, 4.2,
+/// `bind`).
+fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
+    let addresses = (name, 0).to_socket_addrs()?;
+    Ok(addresses.map(|address| address.ip()).collect())
+}
+
+fn joined(group: &[u8]) -> bool {
+    let Ok(name) = std::str::from_utf8(group) else {
+        return false;
+    };
+    let number = name.parse().ok().map(Gid::from_raw);
+    let known = || Group::from_name(name).ok().flatten().map(|it| it.gid);
+    let Some(group) = number.or_else(known) else {
+        return false;
+    };
+    getegid() == group || getgroups().is_ok_and(|groups| groups.contains(&group))
 }

@@ -7,6 +7,7 @@ pub(crate) mod done;
 pub(crate) mod events;
 pub(crate) mod gate;
 pub(crate) mod http;
+pub(crate) mod kills;
 pub(crate) mod load;
 pub(crate) mod net;
 #[path = "../backend/pattern.rs"]

@@ -5,7 +5,8 @@ use nix::unistd::Pid;
 
 use crate::common::backend::{self, Hop};
 use crate::common::gate::{Gate, Setup};
-use crate::common::load::{Failure, Load, Plan, Report};
+use crate::common::kills::{self, lost};
+use crate::common::load::{Failure, Plan, Report};
 use crate::common::net::Net;
 use crate::common::wire::{connect, read_all, send};
 use crate::common::{http, wait_until};
@@ -31,20 +32,9 @@ fn load_kill_on_an_address() {
 fn kill_under_load(hop: Hop) {
     let Some(net) = Net::isolated() else { return };
     let gate = server(&net, hop, &[]);
-    let load = Load::start(Plan::standing(gate.public()));
-    load.wait_flowing();
-    for round in 0..KILLS {
+    let report = kills::kill_under_load(&gate, Plan::standing(gate.public()), KILLS, 200, || {
         kill(active(&gate), Signal::SIGKILL).expect("the active generation");
-        wait_until("it is started again", || {
-            let metrics = gate.metrics();
-            metrics.sum("backend_restarts_total", &[]) > f64::from(round)
-                && metrics.sum("generations", &[("state", "active")]) == 1.0
-        });
-        // The next one comes when this one serves.
-        let served = load.fresh_ok();
-        wait_until("it serves", || load.fresh_ok() > served + 200);
-    }
-    let report = load.stop();
+    });
     report.print(&format!("kill -9, {hop:?}"));
     for never in [Failure::Refused, Failure::Timeout, Failure::WrongBytes] {
         assert_eq!(report.failed(never), 0, "{never:?}");
@@ -185,14 +175,4 @@ pub(crate) fn expect_counted(gate: &Gate, report: &Report, processes: u32) {
     assert!(failed <= lost + seldom, "{failed} failed, {lost} counted");
     let cut = failed + report.kept.ended_idle as f64;
     assert!(lost <= cut + seldom, "{cut} were cut, {lost} counted");
-}
-
-/// Connections that the gate closed because their backend did.
-fn lost(gate: &Gate) -> f64 {
-    let metrics = gate.metrics();
-    let reasons = ["backend_gone", "backend_reset"];
-    reasons
-        .map(|reason| metrics.sum("connections_closed_total", &[("reason", reason)]))
-        .iter()
-        .sum()
 }

@@ -8,9 +8,11 @@
 //! | `ports` | ports come and go, a configuration comes late, two frontends share a port |
 //! | `reloads`, `keepalive` | reloads lose no connection, and cut no client between two requests, H1 and H2 |
 //! | `crashes` | after `kill -9` the next one serves what has queued |
+//! | `permissions` | who may reach a stats socket |
 //! | `states` | what an operator has set stays; where a server is, the configuration says |
 //! | `marathon` | what marathon-lb and zdd expect of a reload, with the scripts of `packaging/marathon-lb` |
 //! | `mutations` | what HAProxy takes, the gate takes, with as many listeners, or says where and why not |
+//! | `shapes` | configurations that are legal and seldom tried open what they open without a gate |
 //! | `size` | two hundred frontends |
 //!
 //! `HAPROXY` names the program under test, if it isn't the `haproxy` in PATH. Tests with fixed ports and paths have a network and,
@@ -31,9 +33,11 @@ mod faults;
 mod keepalive;
 mod marathon;
 mod mutations;
+mod permissions;
 mod ports;
 mod questions;
 mod reloads;
 mod samples;
+mod shapes;
 mod size;
 mod states;

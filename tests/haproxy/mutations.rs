@@ -55,6 +55,15 @@ const ADDRESSES: &[&str] = &[
     "fd@3",
     "udp@:7025",
     "no.such.host.invalid:7026",
+    "[127.0.0.1]:7027",
+    "127.1:7028",
+    "ipv4@localhost:7029",
+    "stream+ipv4@*:7030,",
+    "dgram+tcp4@:7031",
+    "uxst@/run/w.sock",
+    "\"${HAPROXY_LOCALPEER}:7032\"",
+    "127.0.0.1:70\"33\"",
+    "\\x3a7034",
 ];
 
 /// What may follow an address.
@@ -78,6 +87,13 @@ const OPTIONS: &[&str] = &[
     "alpn h2",
     "interface",
     "transparent",
+    "user nobody group nogroup",
+    "shards 2",
+    "process 1/1",
+    "level admin",
+    "''",
+    "\"$NOPE\"",
+    "\"${HOME[*]}\"",
 ];
 
 /// Lines of which some mean something where listeners are concerned.
@@ -108,6 +124,20 @@ const LINES: &[&str] = &[
     "monitor-net 10.0.0.0/8",
     "# nothing",
     "",
+    ".if enabled(EPOLL)",
+    ".if !enabled(KQUEUE) && feature(OPENSSL)",
+    "noepoll",
+    "nogetaddrinfo",
+    "unix-bind prefix /run/ mode 660",
+    "stats socket *:7035 interface lo",
+    "stats socket abns@z,/run/v.sock mode 600",
+    "tcp-request connection expect-proxy layer4",
+    "tcp-request session accept",
+    "ulimit-n 5000",
+    "maxconn 0",
+    "resetenv PATH",
+    "log-forward l",
+    "[scope]",
 ];
 
 /// A xorshift generator: the same numbers from the same seed.

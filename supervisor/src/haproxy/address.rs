@@ -40,6 +40,8 @@ pub(super) enum BadAddress {
     Host,
     #[error("the name of its host isn't found: {0}")]
     NotFound(String),
+    #[error("the name of its host has no address of that family")]
+    OtherFamily,
 }
 
 /// The families that an address may be limited to.
@@ -50,11 +52,11 @@ enum Family {
     V6,
 }
 
+/// The addresses of a host, in the resolver's order.
+pub(super) type Resolve<'a> = &'a dyn Fn(&str) -> io::Result<Vec<IpAddr>>;
+
 /// Reads one member of a `bind` line's list. `resolve` looks a name up.
-pub(super) fn parse(
-    text: &[u8],
-    resolve: &dyn Fn(&str) -> io::Result<IpAddr>,
-) -> Result<Address, BadAddress> {
+pub(super) fn parse(text: &[u8], resolve: Resolve<'_>) -> Result<Address, BadAddress> {
     if text.is_empty() {
         return Err(BadAddress::Empty);
     }
@@ -72,20 +74,25 @@ pub(super) fn parse(
         None => (&b""[..], text),
     };
     let (family, multipath) = match tag {
-        b"unix" | b"uxst" if datagram.is_none() => return Ok(Address::Unix(rest.to_vec())),
+        b"uxst" => return Ok(Address::Unix(rest.to_vec())),
+        b"unix" if datagram.is_none() => return Ok(Address::Unix(rest.to_vec())),
         b"abns" if datagram.is_none() => return Ok(named("abns@", rest)),
         b"abnsz" if datagram.is_none() => return Ok(named("abnsz@", rest)),
         b"fd" | b"sockpair" => return Ok(Address::Inherited),
         b"rhttp" => return Ok(Address::Foreign("reverse HTTP")),
         b"uxdg" | b"udp" | b"udp4" | b"udp6" => return Ok(Address::Foreign("a datagram socket")),
         b"quic4" | b"quic6" => return Ok(Address::Foreign("QUIC")),
-        _ if datagram.is_some() => return Ok(Address::Foreign(datagram.unwrap_or_default())),
-        b"ip" | b"tcp" => (Family::Any, false),
-        b"ipv4" | b"tcp4" => (Family::V4, false),
-        b"ipv6" | b"tcp6" => (Family::V6, false),
+        // These say that they are streams, whatever stands in front.
+        b"tcp" => (Family::Any, false),
+        b"tcp4" => (Family::V4, false),
+        b"tcp6" => (Family::V6, false),
         b"mptcp" => (Family::Any, true),
         b"mptcp4" => (Family::V4, true),
         b"mptcp6" => (Family::V6, true),
+        _ if let Some(datagram) = datagram => return Ok(Address::Foreign(datagram)),
+        b"ip" => (Family::Any, false),
+        b"ipv4" => (Family::V4, false),
+        b"ipv6" => (Family::V6, false),
         _ if text.first() == Some(&b'/') => return Ok(Address::Unix(text.to_vec())),
         // An @ of something else is part of the host's name, which can't have one.
         _ => return inet(text, Family::Any, false, resolve),
@@ -102,7 +109,7 @@ fn inet(
     text: &[u8],
     family: Family,
     multipath: bool,
-    resolve: &dyn Fn(&str) -> io::Result<IpAddr>,
+    resolve: Resolve<'_>,
 ) -> Result<Address, BadAddress> {
     let text = std::str::from_utf8(text).map_err(|_| BadAddress::Text)?;
     let colon = text
@@ -133,11 +140,7 @@ fn ports(text: &str) -> Result<RangeInclusive<u16>, BadAddress> {
 }
 
 /// As `str2ip2()`: nothing and `*` are all addresses, of IPv4 unless the family says otherwise.
-fn host_address(
-    host: &str,
-    family: Family,
-    resolve: &dyn Fn(&str) -> io::Result<IpAddr>,
-) -> Result<IpAddr, BadAddress> {
+fn host_address(host: &str, family: Family, resolve: Resolve<'_>) -> Result<IpAddr, BadAddress> {
     let host = match host.strip_prefix('[') {
         Some(inner) => inner.strip_suffix(']').filter(|it| it.len() >= 2),
         None => Some(host),
@@ -154,7 +157,11 @@ fn host_address(
         _ => match host.parse() {
             Ok(ip) => ip,
             Err(_) if !is_host_name(host) => return Err(BadAddress::Host),
-            Err(_) => resolve(host).map_err(|error| BadAddress::NotFound(error.to_string()))?,
+            Err(_) => {
+                let found = resolve(host).map_err(|it| BadAddress::NotFound(it.to_string()))?;
+                let first = found.into_iter().find(|&ip| of_family(ip));
+                return first.ok_or(BadAddress::OtherFamily);
+            }
         },
     };
     Some(ip).filter(|&ip| of_family(ip)).ok_or(BadAddress::Host)
@@ -172,7 +179,8 @@ mod tests {
 
     fn read(text: &str) -> Result<Address, BadAddress> {
         parse(text.as_bytes(), &|name| match name {
-            "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
+            "localhost" => Ok(vec![Ipv4Addr::LOCALHOST.into()]),
+            "both" => Ok(vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()]),
             _ => Err(io::Error::other("no such host")),
         })
     }
@@ -209,9 +217,20 @@ mod tests {
     }
 
     #[test]
+    fn a_name_has_an_address_of_the_family_that_is_asked_for() {
+        assert_eq!(tcp("both:80"), "::1 80-80");
+        assert_eq!(tcp("ipv4@both:80"), "127.0.0.1 80-80");
+        assert_eq!(tcp("tcp6@both:80"), "::1 80-80");
+        assert_eq!(tcp("tcp@[127.0.0.1]:80"), "127.0.0.1 80-80");
+        assert_eq!(read("ipv6@localhost:80"), Err(BadAddress::OtherFamily));
+    }
+
+    #[test]
     fn other_families_are_told_apart() {
         assert_eq!(read("/run/x"), Ok(Address::Unix(b"/run/x".to_vec())));
         assert_eq!(read("unix@x"), Ok(Address::Unix(b"x".to_vec())));
+        assert_eq!(read("dgram+uxst@x"), Ok(Address::Unix(b"x".to_vec())));
+        assert_eq!(tcp("dgram+tcp4@:80"), "0.0.0.0 80-80");
         assert_eq!(read("abns@x"), Ok(named("abns@", b"x")));
         assert_eq!(read("fd@3"), Ok(Address::Inherited));
         assert_eq!(read("sockpair@3"), Ok(Address::Inherited));

@@ -5,6 +5,7 @@
 
 use super::binary::Binary;
 use super::environment::Environment;
+use super::switches::Switches;
 use super::words::Value;
 
 /// Nested parentheses. HAProxy takes about 300.
@@ -15,6 +16,7 @@ pub(super) fn evaluate(
     text: &[u8],
     environment: &Environment<'_>,
     binary: &Binary,
+    switches: &Switches,
 ) -> Option<bool> {
     if text.is_empty() {
         return Some(false);
@@ -23,6 +25,7 @@ pub(super) fn evaluate(
         rest: text,
         environment,
         binary,
+        switches,
     };
     let verdict = parser.expression(0).ok()?;
     parser.skip_blanks();
@@ -39,6 +42,7 @@ struct Parser<'a> {
     rest: &'a [u8],
     environment: &'a Environment<'a>,
     binary: &'a Binary,
+    switches: &'a Switches,
 }
 
 impl Parser<'_> {
@@ -154,13 +158,13 @@ impl Parser<'_> {
             (b"feature", [name]) => text(name).map(|name| self.binary.has(&name)),
             (b"version_atleast", [version]) => self.at_least(version),
             (b"version_before", [version]) => self.at_least(version).map(|is| !is),
+            (b"enabled", [option]) => self.switches.is_on(option),
             (
                 b"openssl_version_atleast"
                 | b"openssl_version_before"
                 | b"ssllib_name_startswith"
                 | b"awslc_api_atleast"
-                | b"awslc_api_before"
-                | b"enabled",
+                | b"awslc_api_before",
                 [_],
             )
             | (b"fips_mode", _) => None,
@@ -255,6 +259,8 @@ fn leading_number(text: &str) -> Option<(u32, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::File;
+    use super::super::arguments::Arguments;
     use super::*;
 
     fn binary(release: &str) -> Binary {
@@ -262,14 +268,23 @@ mod tests {
             program: "haproxy".into(),
             release: release.to_owned(),
             version: (2, 6, 12),
-            features: vec!["OPENSSL".to_owned(), "LUA".to_owned()],
+            features: ["OPENSSL", "LUA", "EPOLL", "POLL", "LINUX_SPLICE"]
+                .map(str::to_owned)
+                .to_vec(),
             idle_close: true,
         }
     }
 
     fn is(text: &str) -> Option<bool> {
         let environment = Environment::new(&|name| (name == b"HOME").then(|| b"/root".to_vec()));
-        evaluate(text.as_bytes(), &environment, &binary("2.6.12-1+deb12u4"))
+        let binary = binary("2.6.12-1+deb12u4");
+        let arguments = Arguments::read(&["-dp".to_owned()]).unwrap();
+        let file = File {
+            path: "haproxy.cfg".into(),
+            text: b"global\n nosplice\n".to_vec(),
+        };
+        let switches = Switches::of(&binary, &arguments, &[file]);
+        evaluate(text.as_bytes(), &environment, &binary, &switches)
     }
 
     #[test]
@@ -291,6 +306,7 @@ mod tests {
             "strstr(abc,b)",
             "(((1)))",
             "1 || openssl_version_atleast(3.0.0)",
+            "enabled(EPOLL) && enabled(REUSEPORT)",
         ] {
             assert_eq!(is(holds), Some(true), "{holds}");
         }
@@ -302,6 +318,7 @@ mod tests {
             "feature(QUIC)",
             "version_before(2.6)",
             "0 && fips_mode",
+            "enabled(POLL) || enabled(KQUEUE)",
         ] {
             assert_eq!(is(fails), Some(false), "{fails}");
         }
@@ -312,7 +329,8 @@ mod tests {
         let deep = "(".repeat(100_000);
         for unknown in [
             "openssl_version_atleast(3.0.0)",
-            "enabled(EPOLL)",
+            "enabled(SPLICE)",
+            "enabled(FAST-FORWARD)",
             "defined(HAPROXY_MWORKER)",
             "nonsense",
             "1 2",

@@ -14,12 +14,14 @@ const ABSTRACT_MAX: usize = 107;
 /// Where a generation's copy stands, and what it gets passed.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// The generation's own directory, absolute; stats sockets are made in it.
+    /// The generation's own directory, absolute.
     pub directory: &'a Path,
     /// The number of each private listener in the process, as [`Plan::privates`] has them.
     pub privates: &'a [RawFd],
     /// The number of the stats listener that is passed.
     pub stats: RawFd,
+    /// Where its other stats sockets are made, as [`Plan::stats_sockets`] has them.
+    pub stats_sockets: &'a [PathBuf],
     /// What makes an abstract name this generation's own: short, of letters, digits, `-`, `_` and `.`.
     pub suffix: &'a str,
 }
@@ -31,9 +33,6 @@ pub struct Copy {
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// The arguments of `-f`, in order. The first one is the copy of the first file.
     pub configurations: Vec<PathBuf>,
-    /// For each stats socket with a path: where its users look for it, and where this generation has it. A link to make after
-    /// the flip.
-    pub links: Vec<(PathBuf, PathBuf)>,
 }
 
 /// A change of a file's bytes.
@@ -71,20 +70,14 @@ impl Piece {
 /// The copy's file name of the lines that no user's file has.
 pub(super) const OWN_FILE: &str = "syngate.cfg";
 
-/// The file name of a private stats socket.
-fn stats_name(index: usize) -> String {
-    format!("stats-{index}.sock")
-}
-
 impl Plan {
-    /// The copy for one generation. A private listener without a number in `place` gets one that isn't open, which HAProxy's
-    /// check refuses.
+    /// The copy for one generation. A private listener without a number in `place` gets one that isn't open, and a stats socket
+    /// without a path an empty one, which HAProxy's check refuses.
     pub fn copy(&self, place: &Place<'_>) -> Copy {
         let path = |name: &Path| place.directory.join(name);
         let mut copy = Copy {
             files: Vec::new(),
             configurations: Vec::new(),
-            links: Vec::new(),
         };
         for source in &self.sources {
             let text = edited(&source.file.text, &source.edits, self, place);
@@ -100,10 +93,6 @@ impl Plan {
         let snapshots = self.snapshots.iter();
         copy.files
             .extend(snapshots.map(|it| (path(&it.name), it.text.clone())));
-        let links = self.links.iter();
-        copy.links = links
-            .map(|(public, index)| (public.clone(), path(stats_name(*index).as_ref())))
-            .collect();
         copy
     }
 }
@@ -131,7 +120,8 @@ fn render(piece: &Piece, plan: &Plan, place: &Place<'_>, out: &mut Vec<u8>) {
         }
         Piece::Stats => out.extend(format!("fd@{}", place.stats).bytes()),
         Piece::StatsPath(index) => {
-            out.extend(path_word(&place.directory.join(stats_name(*index))));
+            let path = place.stats_sockets.get(*index);
+            out.extend(path.map(|it| path_word(it)).unwrap_or_default());
         }
         Piece::Snapshot(index) => {
             out.extend(path_word(

@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::blocks::Blocks;
 use super::conditions;
 use super::environment::Environment;
+use super::switches::Switches;
 use super::words::{self, Value, Word, is_blank};
 use super::{File, Refusal, World};
 
@@ -150,9 +151,14 @@ impl Document {
 }
 
 /// Reads all files, one after the other, as HAProxy does.
-pub(super) fn read(files: Vec<File>, world: &World<'_>) -> Result<Document, Refusal> {
+pub(super) fn read(
+    files: Vec<File>,
+    world: &World<'_>,
+    switches: &Switches,
+) -> Result<Document, Refusal> {
     let mut reader = Reader {
         world,
+        switches,
         environment: Environment::new(world.environment),
         document: Document {
             files: Vec::new(),
@@ -168,6 +174,7 @@ pub(super) fn read(files: Vec<File>, world: &World<'_>) -> Result<Document, Refu
 
 struct Reader<'a> {
     world: &'a World<'a>,
+    switches: &'a Switches,
     environment: Environment<'a>,
     document: Document,
 }
@@ -306,7 +313,8 @@ impl Reader<'_> {
             return None;
         }
         let texts: Vec<&[u8]> = words.iter().map(|word| &word.text[..]).collect();
-        conditions::evaluate(&texts.join(&b' '), &self.environment, self.world.binary)
+        let (environment, binary) = (&self.environment, self.world.binary);
+        conditions::evaluate(&texts.join(&b' '), environment, binary, self.switches)
     }
 
     fn header(

@@ -1,9 +1,12 @@
 //! A plan in the making: edits, warnings, and what they need.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
 
 use super::copy::{Edit, Piece};
 use super::document::{Document, Line, Standing, doubt};
+use super::switches::Switches;
 use super::{Refusal, World};
 
 /// What is collected while the sections are gone through.
@@ -11,6 +14,10 @@ pub(super) struct Draft<'a> {
     pub(super) world: &'a World<'a>,
     pub(super) document: &'a Document,
     pub(super) warnings: Vec<String>,
+    /// What helps only who looks for something.
+    notes: Vec<String>,
+    /// Whether HAProxy uses getaddrinfo(3): gethostbyname(3), which it uses otherwise, knows IPv4 alone.
+    knows_families: bool,
     /// One list a file, not yet in order.
     edits: Vec<Vec<Edit>>,
     /// Lines that become comments.
@@ -19,12 +26,22 @@ pub(super) struct Draft<'a> {
     filled: BTreeMap<usize, &'static str>,
 }
 
+/// What a draft has come to.
+pub(super) struct Finished {
+    /// A list a file, in order.
+    pub(super) edits: Vec<Vec<Edit>>,
+    pub(super) warnings: Vec<String>,
+    pub(super) notes: Vec<String>,
+}
+
 impl<'a> Draft<'a> {
-    pub(super) fn new(document: &'a Document, world: &'a World<'a>) -> Self {
+    pub(super) fn new(document: &'a Document, world: &'a World<'a>, switches: &Switches) -> Self {
         Draft {
             world,
             document,
             warnings: Vec::new(),
+            notes: Vec::new(),
+            knows_families: switches.is_on(b"GETADDRINFO") == Some(true),
             edits: vec![Vec::new(); document.files.len()],
             dropped: BTreeSet::new(),
             filled: BTreeMap::new(),
@@ -38,6 +55,18 @@ impl<'a> Draft<'a> {
     pub(super) fn warn(&mut self, line: &Line, what: impl std::fmt::Display) {
         let place = self.document.place(line);
         self.warnings.push(format!("{place}: {what}"));
+    }
+
+    pub(super) fn note(&mut self, line: &Line, what: impl std::fmt::Display) {
+        let place = self.document.place(line);
+        self.notes.push(format!("{place}: {what}"));
+    }
+
+    /// The addresses of a host, as HAProxy looks them up.
+    pub(super) fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        let mut found = (self.world.resolve)(name)?;
+        found.retain(|ip| self.knows_families || ip.is_ipv4());
+        Ok(found)
     }
 
     /// Refuses a line that counts, when it can't be said whether it does.
@@ -153,8 +182,8 @@ impl<'a> Draft<'a> {
         self.dropped.contains(&index)
     }
 
-    /// All edits, a list a file, in order; and the warnings.
-    pub(super) fn finish(mut self) -> (Vec<Vec<Edit>>, Vec<String>) {
+    /// All that was collected.
+    pub(super) fn finish(mut self) -> Finished {
         let mut fronts: BTreeMap<usize, String> = BTreeMap::new();
         for (index, text) in &self.filled {
             let line = &self.document.lines[*index];
@@ -175,6 +204,10 @@ impl<'a> Draft<'a> {
         for edits in &mut self.edits {
             edits.sort_by_key(|edit| (edit.range.start, edit.range.end));
         }
-        (self.edits, self.warnings)
+        Finished {
+            edits: self.edits,
+            warnings: self.warnings,
+            notes: self.notes,
+        }
     }
 }

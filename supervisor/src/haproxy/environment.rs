@@ -27,6 +27,9 @@ const OWN: [&[u8]; 17] = [
     b"HAPROXY_TCP_LOG_FMT",
 ];
 
+/// What each generation gets another value of begins so.
+const PLACES: &[u8] = b"SYNGATE_";
+
 /// The variables at one moment of the reading.
 pub(super) struct Environment<'a> {
     process: &'a dyn Fn(&[u8]) -> Option<Vec<u8>>,
@@ -49,7 +52,7 @@ impl<'a> Environment<'a> {
         if let Some(value) = self.changed.get(name) {
             return value.clone();
         }
-        if OWN.contains(&name) {
+        if OWN.contains(&name) || name.starts_with(PLACES) {
             return Value::Unknown;
         }
         if self.kept.as_ref().is_some_and(|kept| !kept.contains(name)) {
@@ -168,6 +171,7 @@ mod tests {
         assert_eq!(environment.get(b"HAPROXY_CLI"), Value::Unset);
         assert_eq!(read(&["unsetenv HOME"]).get(b"HOME"), Value::Unset);
         assert_eq!(read(&[]).get(b"HAPROXY_CLI"), Value::Unknown);
+        assert_eq!(read(&[]).get(b"SYNGATE_DIR"), Value::Unknown);
     }
 
     #[test]

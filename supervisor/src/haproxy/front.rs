@@ -14,8 +14,9 @@ use super::copy::Piece;
 use super::document::{Line, Section, Standing};
 use super::draft::Draft;
 use super::global::Global;
-use super::proxies::{Proxy, number};
+use super::proxies::Proxy;
 use super::publics::Publics;
+use super::socket_options::{check_options, mode, take_over};
 use crate::config::ListenerConfig;
 
 /// A proxy that listens, and its binds.
@@ -28,7 +29,7 @@ pub(super) struct Front<'a> {
 pub(super) struct Bind<'a> {
     pub(super) line: &'a Line,
     pub(super) members: Vec<Address>,
-    options: Vec<Opt<'a>>,
+    pub(super) options: Vec<Opt<'a>>,
 }
 
 /// The abstract sockets that the binds make: by name, in order, with the line of each.
@@ -77,7 +78,7 @@ impl<'a> Bind<'a> {
         }
         let expanded = expanded.strip_suffix(b",").unwrap_or(expanded);
         let members = expanded.split(|&byte| byte == b',').map(|member| {
-            let read = address::parse(member, draft.world.resolve);
+            let read = address::parse(member, &|name| draft.resolve(name));
             read.map_err(|error| bad(member, &error.to_string()))
         });
         Ok(Bind {
@@ -97,6 +98,11 @@ impl<'a> Bind<'a> {
         self.members.iter().any(is_abstract)
     }
 
+    /// Whether it has options that only a socket of its own can have.
+    pub(super) fn has_own_options(&self) -> bool {
+        self.options.iter().any(|it| it.fate != Fate::Stays)
+    }
+
     pub(super) fn has(&self, option: &[u8]) -> bool {
         self.options.iter().any(|it| it.name == option)
     }
@@ -106,7 +112,7 @@ impl<'a> Bind<'a> {
         self.has(b"accept-proxy") || self.has(b"accept-netscaler-cip")
     }
 
-    fn value(&self, option: &[u8]) -> Option<&'a [u8]> {
+    pub(super) fn value(&self, option: &[u8]) -> Option<&'a [u8]> {
         // The last one counts.
         let of_name = self.options.iter().rev().find(|it| it.name == option);
         of_name.map(|it| it.value)
@@ -185,16 +191,7 @@ pub(super) fn open<'a>(
         let mut pieces = Vec::new();
         for member in &bind.members {
             for address in members(draft, bind, global, names, member, &mut pieces)? {
-                let mut own = own.clone();
-                if matches!(address, listener::Address::Tcp(SocketAddr::V4(_))) {
-                    own.v6only = None;
-                }
-                let wanted = ListenerConfig {
-                    name: String::new(),
-                    address,
-                    own,
-                    raw,
-                };
+                let wanted = wanted(address, &own, raw);
                 let private = publics.private(draft, line, front.proxy.name, wanted)?;
                 separate(&mut pieces);
                 pieces.push(Piece::Private(private));
@@ -206,6 +203,20 @@ pub(super) fn open<'a>(
         }
     }
     Ok(())
+}
+
+/// A public listener, still without a name.
+pub(super) fn wanted(address: listener::Address, own: &Own, raw: bool) -> ListenerConfig {
+    let mut own = own.clone();
+    if matches!(address, listener::Address::Tcp(SocketAddr::V4(_))) {
+        own.v6only = None;
+    }
+    ListenerConfig {
+        name: String::new(),
+        address,
+        own,
+        raw,
+    }
 }
 
 fn separate(pieces: &mut Vec<Piece>) {
@@ -276,89 +287,10 @@ fn check(draft: &Draft<'_>, bind: &Bind<'_>, expects_header: bool) -> Result<(),
         let why = "an abstract socket and others in one bind can't both get what they need; write a bind for each";
         return Err(draft.refuse(line, why));
     }
-    for option in bind.options.iter().filter(|_| bind.is_fronted()) {
-        if let Fate::Refused(why) = option.fate {
-            let name = String::from_utf8_lossy(option.name);
-            return Err(draft.refuse(line, format!("it has {name}, but {why}; remove it")));
-        }
+    match bind.is_fronted() {
+        true => check_options(draft, bind),
+        false => Ok(()),
     }
-    Ok(())
-}
-
-/// Takes the options that belong to the public socket off the line.
-fn take_over(draft: &mut Draft<'_>, bind: &Bind<'_>, backlog: Option<u32>) -> Result<Own, Refusal> {
-    let line = bind.line;
-    let is_unix = bind.members.iter().any(|it| matches!(it, Address::Unix(_)));
-    let mut own = Own {
-        backlog,
-        ..Own::default()
-    };
-    for option in &bind.options {
-        let unusable = || {
-            let name = String::from_utf8_lossy(option.name);
-            draft.refuse(
-                line,
-                format!("the value of {name} is missing or out of range; correct it"),
-            )
-        };
-        match option.name {
-            b"backlog" => {
-                let given = number(option.value).ok_or_else(unusable)?;
-                own.backlog = Some(given).filter(|&it| it > 0).or(backlog);
-            }
-            b"interface" => {
-                let given = std::str::from_utf8(option.value).ok();
-                let given = given.filter(|it| !it.is_empty()).ok_or_else(unusable)?;
-                own.interface = Some(given.to_owned());
-            }
-            b"mss" => {
-                let given = number(option.value).and_then(|it| it.try_into().ok());
-                own.mss = Some(given.ok_or_else(unusable)?);
-            }
-            b"v4v6" => own.v6only = Some(false),
-            b"v6only" => own.v6only = Some(true),
-            b"tfo" => own.fast_open = true,
-            b"defer-accept" => own.defer_accept = true,
-            // They are of no effect on TCP.
-            b"gid" | b"group" | b"uid" | b"user" if is_unix => {
-                let name = String::from_utf8_lossy(option.name);
-                let what = format!(
-                    "its {name} is left out: the socket's file is the gate's own; let its mode say who may connect"
-                );
-                draft.warn(line, what);
-            }
-            b"mode" if is_unix => {}
-            name => match option.fate {
-                Fate::Lost(what) => {
-                    let name = String::from_utf8_lossy(name);
-                    draft.warn(line, format!("its {name} is left out: {what}"));
-                }
-                _ => continue,
-            },
-        }
-        draft.remove(line, option.at, option.at + option.values)?;
-    }
-    Ok(own)
-}
-
-/// The permissions that a unix bind asks for; none where it doesn't, or says 0.
-fn mode(draft: &Draft<'_>, bind: &Bind<'_>) -> Result<Option<u32>, Refusal> {
-    let Some(text) = bind.value(b"mode") else {
-        return Ok(None);
-    };
-    octal(text)
-        .map(|mode| Some(mode).filter(|&it| it != 0))
-        .ok_or_else(|| {
-            let why = "the value of mode is no permissions in octal; write it as 660";
-            draft.refuse(bind.line, why)
-        })
-}
-
-/// Permissions in octal.
-pub(super) fn octal(text: &[u8]) -> Option<u32> {
-    let text = std::str::from_utf8(text).ok()?;
-    let mode = u32::from_str_radix(text, 8).ok();
-    mode.filter(|&mode| mode <= 0o777)
 }
 
 /// Looks at what stays with HAProxy: peers, log-forward and program sections.

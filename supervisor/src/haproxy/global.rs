@@ -11,11 +11,11 @@ use super::address::Address;
 use super::copy::Piece;
 use super::document::{Kind, Line, Modifier, Standing};
 use super::draft::Draft;
-use super::front::{Bind, octal};
+use super::front::{Bind, wanted};
 use super::proxies::number;
 use super::publics::Publics;
+use super::socket_options::{check_options, keep_owner, octal, take_over};
 use super::words::quote;
-use crate::config::ListenerConfig;
 
 /// The first version that refuses to start when limits are too low (`strict-limits` is on).
 const STRICT: (u32, u32, u32) = (2, 3, 0);
@@ -35,8 +35,8 @@ struct UnixBind {
 pub(super) struct Global {
     /// What the copy says beside the user's files.
     pub(super) own_lines: Vec<Piece>,
-    /// Public paths of stats sockets, with the number of the private one.
-    pub(super) links: Vec<(PathBuf, usize)>,
+    /// The stats sockets with a path of their own: where users look for each, if it isn't an abstract one.
+    pub(super) stats_sockets: Vec<Option<PathBuf>>,
     /// Where relative paths begin, if not in the process's directory.
     pub(super) origin: Option<PathBuf>,
     /// `maxconn`, and its line.
@@ -49,8 +49,6 @@ pub(super) struct Global {
     pub(super) threads: Option<u32>,
     /// Connections to stats sockets.
     pub(super) stats_maxconn: Option<u32>,
-    /// Private stats sockets with a path.
-    pub(super) stats_sockets: usize,
     /// HAProxy goes on when limits are too low.
     pub(super) lenient: bool,
     /// In order.
@@ -116,6 +114,10 @@ pub(super) fn read<'a>(
     Ok(global)
 }
 
+fn more_than_none(line: &Line) -> Option<u32> {
+    number(line.text(1)).filter(|&it| it > 0)
+}
+
 impl Global {
     fn line<'a>(
         &mut self,
@@ -168,13 +170,14 @@ impl Global {
             (b"stats", 3..) if line.text(1) == b"maxconn" => {
                 self.stats_maxconn = number(line.text(2));
             }
+            // Of both the first one counts that isn't 0.
             (b"maxconn", 2..) if self.maxconn.is_none() => {
                 draft.settled(line)?;
-                self.maxconn = number(line.text(1)).map(|it| (it, index));
+                self.maxconn = more_than_none(line).map(|it| (it, index));
             }
-            (b"ulimit-n", 2..) => {
+            (b"ulimit-n", 2..) if self.ulimit.is_none() => {
                 draft.settled(line)?;
-                self.ulimit = number(line.text(1)).map(|it| (it, index));
+                self.ulimit = more_than_none(line).map(|it| (it, index));
             }
             (b"maxpipes", 2..) => self.maxpipes = number(line.text(1)).unwrap_or(0),
             (b"nbthread", 2..) => self.threads = number(line.text(1)),
@@ -199,29 +202,40 @@ impl Global {
         const ADDRESS: usize = 2;
         draft.settled(line)?;
         let bind = Bind::read(draft, line, ADDRESS)?;
+        let of_tcp = |member: &Address| matches!(member, Address::Tcp { .. });
+        let own = match bind.members.iter().filter(|it| of_tcp(it)).count() {
+            0 => {
+                if draft.world.unprivileged {
+                    keep_owner(draft, &bind)?;
+                }
+                Own::default()
+            }
+            count if count == bind.members.len() => {
+                check_options(draft, &bind)?;
+                take_over(draft, &bind, None)?
+            }
+            _ if bind.has_own_options() => {
+                let why = "its options belong to sockets of two kinds, of which the gate makes one; write a stats socket for each";
+                return Err(draft.refuse(line, why));
+            }
+            _ => Own::default(),
+        };
         let mut pieces = Vec::new();
-        let private_path = self.stats_sockets;
-        let mut has_path = false;
         for member in &bind.members {
             match member {
                 Address::Unix(path) => {
-                    self.links
-                        .push((OsString::from_vec(path.clone()).into(), private_path));
-                    has_path = true;
+                    let path = OsString::from_vec(path.clone()).into();
+                    pieces.extend(self.own_path(Some(path)));
                 }
                 Address::Abstract { .. } => {
                     let what = "its abstract name is left out: two generations can't have it at once; use a path";
                     draft.warn(line, what);
-                    has_path = true;
+                    pieces.extend(self.own_path(None));
                 }
                 Address::Tcp { ip, ports, .. } => {
                     for port in ports.clone() {
-                        let wanted = ListenerConfig {
-                            name: String::new(),
-                            address: listener::Address::Tcp((*ip, port).into()),
-                            own: Own::default(),
-                            raw: true,
-                        };
+                        let address = listener::Address::Tcp((*ip, port).into());
+                        let wanted = wanted(address, &own, true);
                         let private = publics.private(draft, line, b"stats_socket", wanted)?;
                         pieces.extend([Piece::Private(private), Piece::text(",")]);
                     }
@@ -233,14 +247,20 @@ impl Global {
                 }
             }
         }
-        if has_path {
-            self.stats_sockets += 1;
-            pieces.extend([Piece::text("unix@"), Piece::StatsPath(private_path)]);
-        } else {
-            // The last comma.
-            pieces.pop();
-        }
+        // The last comma.
+        pieces.pop();
         draft.replace(line, ADDRESS, pieces)
+    }
+
+    /// A path that each generation has for itself, instead of this one.
+    fn own_path(&mut self, public: Option<PathBuf>) -> [Piece; 3] {
+        self.stats_sockets.push(public);
+        let index = self.stats_sockets.len() - 1;
+        [
+            Piece::text("unix@"),
+            Piece::StatsPath(index),
+            Piece::text(","),
+        ]
     }
 
     fn unix_bind(&mut self, draft: &mut Draft<'_>, line: &Line) -> Result<(), Refusal> {

@@ -25,6 +25,6 @@ pub(super) fn inject(draft: &mut Draft<'_>, proxies: &[Proxy<'_>]) {
             "HAProxy's messages about later lines may name line numbers that are up to {inserted} too high: {inserted} HTTP sections \
              have no empty line for `{OPTION}`"
         );
-        draft.warn(header, what);
+        draft.note(header, what);
     }
 }

@@ -1,6 +1,7 @@
 //! Whether HAProxy will have the descriptors that its `maxconn` needs: its own check doesn't look.
 
 use super::Refusal;
+use super::arguments::{self, Arguments};
 use super::draft::Draft;
 use super::global::Global;
 
@@ -13,7 +14,12 @@ const PER_THREAD: u64 = 3;
 
 /// Refuses limits under which HAProxy doesn't start. It counts what is certain (`compute_ideal_maxsock()` of HAProxy also
 /// counts health checks, peers, the pipes of `option splice-*` and the machine's threads), so it never refuses what would start.
-pub(super) fn check(draft: &Draft<'_>, global: &Global, listeners: usize) -> Result<(), Refusal> {
+pub(super) fn check(
+    draft: &Draft<'_>,
+    global: &Global,
+    arguments: &Arguments,
+    listeners: usize,
+) -> Result<(), Refusal> {
     if global.lenient {
         return Ok(());
     }
@@ -27,9 +33,12 @@ pub(super) fn check(draft: &Draft<'_>, global: &Global, listeners: usize) -> Res
         );
         return Err(draft.refuse(&draft.document.lines[line], why));
     }
-    // Without a maxconn it takes what there is.
-    let Some((maxconn, line)) = global.maxconn else {
-        return Ok(());
+    let line = |index: usize| &draft.document.lines[index];
+    let (maxconn, what, line) = match (arguments.maxconn, global.maxconn) {
+        (Some(maxconn), _) => (maxconn, "-n", None),
+        (None, Some((maxconn, index))) => (maxconn, "maxconn", Some(line(index))),
+        // Without one it takes what there is.
+        (None, None) => return Ok(()),
     };
     let fixed = RESERVE
         + listeners as u64
@@ -41,12 +50,15 @@ pub(super) fn check(draft: &Draft<'_>, global: &Global, listeners: usize) -> Res
         return Ok(());
     }
     let why = format!(
-        "HAProxy needs at least {needed} descriptors for this many connections, and its limit is {limit}: {}, or set maxconn to at \
+        "HAProxy needs at least {needed} descriptors for this many connections, and its limit is {limit}: {}, or set {what} to at \
          most {}",
         raise(needed),
         limit.saturating_sub(fixed) / 2
     );
-    Err(draft.refuse(&draft.document.lines[line], why))
+    Err(match line {
+        Some(line) => draft.refuse(line, why),
+        None => arguments::refuse(why),
+    })
 }
 
 fn raise(needed: u64) -> String {

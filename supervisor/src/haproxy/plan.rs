@@ -1,8 +1,9 @@
 //! The plan: what the gate listens on, and how each generation's copy is made from the files.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::arguments::{self, Arguments};
 use super::copy::{Edit, OWN_FILE, Piece};
 use super::document::{self, Kind};
 use super::draft::Draft;
@@ -10,7 +11,10 @@ use super::front::{AbstractNames, Front};
 use super::maps::Snapshot;
 use super::publics::Publics;
 use super::rules::Rules;
-use super::{File, Refusal, World, front, global, idle_close, limits, maps, proxies, servers};
+use super::switches::Switches;
+use super::{
+    File, Refusal, World, front, global, idle_close, limits, maps, own_samples, proxies, servers,
+};
 use crate::config::ListenerConfig;
 
 /// What a configuration asks for, and how a generation's copy of it is made. Equal plans make equal copies for private
@@ -21,12 +25,13 @@ pub struct Plan {
     /// For each private listener: its public one.
     privates: Vec<usize>,
     warnings: Vec<String>,
+    notes: Vec<String>,
     pub(super) sources: Vec<Source>,
     /// What the copy says beside the user's files.
     pub(super) own_lines: Vec<Piece>,
     pub(super) snapshots: Vec<Snapshot>,
-    /// The paths at which users look for a stats socket, and which private one that is.
-    pub(super) links: Vec<(PathBuf, usize)>,
+    /// See [`Plan::stats_sockets`].
+    stats_sockets: Vec<Option<PathBuf>>,
 }
 
 /// A file, and what its copy changes of it.
@@ -51,6 +56,12 @@ impl Plan {
         self.privates
             .iter()
             .map(|&public| self.listeners[public].name.as_str())
+    }
+
+    /// The stats sockets that each generation has at a path of its own, in the order in which [`super::Place::stats_sockets`] has
+    /// these: where their users look for them. `None` where there is no such path.
+    pub fn stats_sockets(&self) -> impl Iterator<Item = Option<&Path>> {
+        self.stats_sockets.iter().map(Option::as_deref)
     }
 
     /// Lets an address that is open already keep the name that it has: a listener can't change its name while it is open, and the
@@ -82,6 +93,11 @@ impl Plan {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+
+    /// What helps only a user who looks for something, one sentence each, with FILE:LINE.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
 }
 
 /// Reads the files as HAProxy would, and plans.
@@ -89,8 +105,10 @@ impl Plan {
 /// # Errors
 /// What can't be fronted: the sentence says what to do.
 pub fn plan(files: Vec<File>, world: &World<'_>) -> Result<Plan, Refusal> {
-    let document = document::read(files, world)?;
-    let mut draft = Draft::new(&document, world);
+    let arguments = Arguments::read(world.arguments)?;
+    let switches = Switches::of(world.binary, &arguments, &files);
+    let document = document::read(files, world, &switches)?;
+    let mut draft = Draft::new(&document, world, &switches);
     let mut publics = Publics::new(world.descriptors);
 
     let global = global::read(&mut draft, &mut publics)?;
@@ -118,26 +136,42 @@ pub fn plan(files: Vec<File>, world: &World<'_>) -> Result<Plan, Refusal> {
             front::leave(&mut draft, section)?;
         }
     }
+    if !fronts.is_empty() {
+        own_samples::warn(&mut draft);
+    } else if let Some(file) = document.files.first() {
+        let place = file.path.display();
+        let what = "no frontend or listen section is open in it: the gate opens no port";
+        draft.warnings.push(format!("{place}: {what}"));
+    }
     if world.binary.idle_close {
         idle_close::inject(&mut draft, &proxies);
     }
-    limits::check(&draft, &global, publics.count() + global.stats_sockets + 1)?;
+    let listeners = publics.count() + global.stats_sockets.len() + 1;
+    limits::check(&draft, &global, &arguments, listeners)?;
+    for socket in &arguments.master_sockets {
+        draft.warnings.push(format!(
+            "{}: each generation takes {socket} over from the one before when it starts, even one that fails",
+            arguments::PLACE
+        ));
+    }
 
     let file_names = copy_names(&document.files);
     let base = global.origin.as_deref();
     let snapshots = maps::snapshot(&mut draft, &file_names, base)?;
     let (listeners, privates) = publics.finish();
-    let (edits, warnings) = draft.finish();
-    let sources = document.files.into_iter().zip(file_names).zip(edits);
+    let finished = draft.finish();
+    let sources = document.files.into_iter().zip(file_names);
+    let sources = sources.zip(finished.edits);
     let sources = sources.map(|((file, name), edits)| Source { file, name, edits });
     Ok(Plan {
         listeners,
         privates,
-        warnings,
+        warnings: finished.warnings,
+        notes: finished.notes,
         sources: sources.collect(),
         own_lines: global.own_lines,
         snapshots,
-        links: global.links,
+        stats_sockets: global.stats_sockets,
     })
 }
 
@@ -152,11 +186,7 @@ fn copy_names(files: &[File]) -> Vec<PathBuf> {
 }
 
 /// `name`, or with a number in front.
-pub(super) fn unique_name(
-    taken: &mut HashSet<PathBuf>,
-    name: &std::path::Path,
-    mut number: usize,
-) -> PathBuf {
+pub(super) fn unique_name(taken: &mut HashSet<PathBuf>, name: &Path, mut number: usize) -> PathBuf {
     let mut candidate = name.to_path_buf();
     while !taken.insert(candidate.clone()) {
         number += 1;

@@ -116,7 +116,10 @@ impl<'a> Proxy<'a> {
         }
         draft.settled(line)?;
         match line.keyword() {
-            b"mode" => self.http = line.text(1) == b"http",
+            b"mode" => {
+                draft.known(line)?;
+                self.http = line.text(1) == b"http";
+            }
             b"backlog" => {
                 draft.known(line)?;
                 self.backlog = number(line.text(1)).filter(|&backlog| backlog > 0);

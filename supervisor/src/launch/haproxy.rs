@@ -1,4 +1,8 @@
-//! What a generation of HAProxy gets beside its kept listeners: one more for its stats socket, and a copy of its configuration.
+//! What a generation of HAProxy gets beside its kept listeners: one more for a stats socket, and a copy of its configuration.
+//!
+//! The stats sockets that the configuration has itself are made by HAProxy, with the permissions that stand there. Each generation
+//! makes them under a name of its own beside the one that users know, so whoever may reach the one may reach the other, and the
+//! known name is led to the active generation's at the flip.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -6,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use nix::unistd::{AccessFlags, access};
 use syngate_gate::listener::KeptListener;
 
 use super::{Named, Places, Site};
@@ -21,6 +26,15 @@ pub(super) struct Front {
     pub(super) check: Argv,
     /// The paths of its own stats sockets as the configuration has them, and where they are.
     pub(super) links: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Drop for Front {
+    /// Takes away what isn't in the generation's directory.
+    fn drop(&mut self) {
+        for (_, private) in &self.links {
+            let _ = std::fs::remove_file(private);
+        }
+    }
 }
 
 impl Site {
@@ -42,10 +56,14 @@ impl Site {
         let stats = KeptListener::unix(directory)
             .map_err(|error| format!("can't make its stats socket: {error}"))?;
         let last = FIRST_DESCRIPTOR + self.kept.len() as i32;
+        let paths = plan.stats_sockets().enumerate();
+        let paths = paths.map(|(index, public)| stats_path(directory, index, public));
+        let paths: Vec<PathBuf> = paths.collect();
         let copy = plan.copy(&Place {
             directory,
             privates: &(FIRST_DESCRIPTOR..last).collect::<Vec<_>>(),
             stats: last,
+            stats_sockets: &paths,
             suffix: &directory.file_name().unwrap_or_default().to_string_lossy(),
         });
         for (path, text) in &copy.files {
@@ -66,11 +84,13 @@ impl Site {
         };
         // In master-worker mode there are two processes a generation, as marathon-lb's zdd.py counts them.
         let (run, check) = (line("-W"), line("-c"));
+        let links = plan.stats_sockets().zip(&paths);
+        let links = links.filter_map(|(public, own)| Some((public?.to_owned(), own.clone())));
         self.haproxy = Some(Front {
             stats: Arc::new(stats),
             run,
             check,
-            links: copy.links,
+            links: links.collect(),
         });
         Ok(())
     }
@@ -86,8 +106,27 @@ fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     options.open(path)?.write_all(text)
 }
 
-/// Makes the canonical path of a stats socket lead to where it is now. What stands there is replaced in one step, unless it is
-/// neither a socket nor a link.
+/// Where this generation makes a stats socket whose users look for it at `public`: beside it, or where that can't be, in the
+/// generation's directory, where the gate's user alone can reach it.
+fn stats_path(directory: &Path, index: usize, public: Option<&Path>) -> PathBuf {
+    /// HAProxy adds its pid and a suffix to make the socket, and sun_path has 108 bytes (unix(7)).
+    const LONGEST: usize = 90;
+    let beside = public.and_then(|public| {
+        let mut name = public.as_os_str().to_owned();
+        name.push(".");
+        name.push(directory.file_name()?);
+        let parent = match public.parent()? {
+            here if here.as_os_str().is_empty() => Path::new("."),
+            parent => parent,
+        };
+        let writable = access(parent, AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
+        (writable && name.len() <= LONGEST).then(|| PathBuf::from(name))
+    });
+    beside.unwrap_or_else(|| directory.join(format!("stats-{index}.sock")))
+}
+
+/// Makes the canonical path of a stats socket that of the socket that is there now, or where it can't have a second name, a
+/// symbolic link to it. What stands there is replaced in one step, unless it is neither a socket nor a link.
 ///
 /// # Errors
 /// The directory can't be written, or something else stands there.
@@ -106,8 +145,10 @@ pub(crate) fn publish(canonical: &Path, private: &Path) -> io::Result<()> {
     let temporary = PathBuf::from(name);
     // One of a killed gate that had this pid.
     let _ = std::fs::remove_file(&temporary);
-    std::os::unix::fs::symlink(private, &temporary)?;
-    std::fs::rename(&temporary, canonical).inspect_err(|_| {
-        let _ = std::fs::remove_file(&temporary);
-    })
+    std::fs::hard_link(private, &temporary)
+        .or_else(|_| std::os::unix::fs::symlink(private, &temporary))?;
+    let renamed = std::fs::rename(&temporary, canonical);
+    // It is still there, too, where both are names of one socket: rename(2) does nothing then.
+    let _ = std::fs::remove_file(&temporary);
+    renamed
 }

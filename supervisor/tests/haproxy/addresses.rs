@@ -58,6 +58,8 @@ fn addresses_are_read_as_haproxy_reads_them() {
         ("::1:80", "[::1]:80"),
         ("localhost:80", "127.0.0.1:80"),
         ("ipv6@:80", "[::]:80"),
+        ("both:80", "[::1]:80"),
+        ("ipv4@both:80", "127.0.0.1:80"),
         ("\"${NOPE-127.0.0.52}:80\"", "127.0.0.52:80"),
         ("\"*:$PORT\"", "0.0.0.0:8080"),
         ("*:$PORT", "0.0.0.0:8080"),
@@ -69,6 +71,14 @@ fn addresses_are_read_as_haproxy_reads_them() {
     ] {
         assert_eq!(binds(address), [format!("f {is}")], "{address}");
     }
+}
+
+#[test]
+fn without_getaddrinfo_a_name_is_of_ipv4() {
+    let text = "global\n nogetaddrinfo\nfrontend f\n bind both:80\n";
+    assert_eq!(listeners(text), ["f 127.0.0.1:80"]);
+    let six = "global\n nogetaddrinfo\nfrontend f\n bind ipv6@both:80\n";
+    assert!(refused(six).starts_with("haproxy.cfg:4: "));
 }
 
 #[test]

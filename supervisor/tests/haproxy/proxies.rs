@@ -68,6 +68,38 @@ fn actions_that_do_not_reach_the_client_are_said() {
 }
 
 #[test]
+fn samples_of_the_clients_own_connection_are_said() {
+    let text = "\
+frontend f
+ bind :80
+ acl a fc_src 10.0.0.0/8
+ acl b fc_src 11.0.0.0/8 # fc_rtt
+ http-request set-header x %[fc_rtt(us)]
+ http-request set-var(txn.fc_dst) src
+ http-request set-header y %[var(txn.fc_dst)]
+ http-request set-header z %[ssl_fc_sni]
+";
+    let plan = planned(text);
+    assert_eq!(
+        plan.warnings(),
+        [
+            "haproxy.cfg:3: fc_src is of the gate's connection, not of the client's: use src",
+            "haproxy.cfg:5: fc_rtt is of the gate's connection, not of the client's: it finds nothing"
+        ]
+    );
+}
+
+#[test]
+fn a_configuration_that_opens_nothing_is_said() {
+    for text in ["", "frontend f\n", "frontend f\n bind :80\n disabled\n"] {
+        assert!(
+            planned(text).warnings()[0].contains("opens no port"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn connection_rules_without_a_counterpart_are_refused() {
     let with = |rules: &str| refused(&format!("frontend f\n bind :80\n{rules}"));
     assert!(with(" tcp-request connection set-mark 1\n").contains("no action `set-mark`"));
@@ -147,7 +179,8 @@ fn where_no_line_is_free_one_is_added_and_said() {
         copied(&plan),
         "frontend a\n mode http\n bind fd@4 accept-proxy\n  option idle-close-on-response\nfrontend b\n bind fd@5 accept-proxy\n"
     );
-    assert!(plan.warnings()[0].starts_with("haproxy.cfg:1: HAProxy's messages"));
+    assert_eq!(plan.warnings(), [""; 0]);
+    assert!(plan.notes()[0].starts_with("haproxy.cfg:1: HAProxy's messages"));
     let open = planned("frontend a\n mode http\n bind :1");
     assert_eq!(
         copied(&open),

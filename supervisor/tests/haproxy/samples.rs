@@ -53,8 +53,8 @@ fn shown(text: &str, plan: &Plan) -> String {
     }
     let privates: Vec<_> = plan.privates().collect();
     writeln!(shown, "privates {}", privates.join(" ")).unwrap();
-    for (from, to) in &copy.links {
-        writeln!(shown, "link {} -> {}", from.display(), to.display()).unwrap();
+    for path in plan.stats_sockets().flatten() {
+        writeln!(shown, "stats socket {}", path.display()).unwrap();
     }
     for (path, text) in &copy.files[1..] {
         writeln!(

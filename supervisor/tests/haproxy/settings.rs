@@ -1,8 +1,8 @@
 //! `global` sections, stats sockets, conditions, variables, limits, and several files.
 
-use std::path::PathBuf;
+use std::path::Path;
 
-use crate::world::{DIRECTORY, Given, changes, copy, file, listeners, planned, refused};
+use crate::world::{Given, changes, copied, copy, file, listeners, planned, refused};
 
 #[test]
 fn what_a_supervised_process_cannot_have_becomes_a_comment() {
@@ -25,12 +25,14 @@ fn without_privilege_users_and_chroot_go_and_lua_may_fork() {
         ..Given::default()
     };
     let plan = given
-        .plan_text("global\n user x\n group y\n chroot /z\n lua-load /a.lua\n")
+        .plan_text(
+            "global\n user x\n group y\n chroot /z\n lua-load /a.lua\nfrontend f\n bind :80\n",
+        )
         .unwrap();
     let copy = copy(&plan);
     assert_eq!(
         copy.files[0].1,
-        b"global\n#  user x\n#  group y\n#  chroot /z\n lua-load /a.lua\n"
+        b"global\n#  user x\n#  group y\n#  chroot /z\n lua-load /a.lua\nfrontend f\n bind fd@4 accept-proxy\n"
     );
     assert!(
         copy.files[1]
@@ -52,22 +54,49 @@ fn stats_sockets_are_private_and_linked() {
         [
             "2:  stats socket unix@/gen/7/stats-0.sock expose-fd listeners",
             "3:  stats socket fd@4 level operator",
-            "4:  stats socket unix@/gen/7/stats-1.sock"
+            "4:  stats socket unix@/gen/7/stats-1.sock,unix@/gen/7/stats-2.sock"
         ]
     );
-    let links = copy(&planned(text)).links;
-    let link = |from: &str, to: &str| (PathBuf::from(from), PathBuf::from(DIRECTORY).join(to));
-    assert_eq!(
-        links,
-        [
-            link("/run/s", "stats-0.sock"),
-            link("/run/t", "stats-1.sock"),
-            link("/run/u", "stats-1.sock")
-        ]
-    );
+    let plan = planned(text);
+    let paths: Vec<_> = plan.stats_sockets().flatten().collect();
+    assert_eq!(paths, ["/run/s", "/run/t", "/run/u"].map(Path::new));
     assert_eq!(listeners(text), ["stats_socket 127.0.0.1:99"]);
     assert!(planned(text).listeners()[0].raw);
     assert!(refused("global\n stats socket fd@9\n").starts_with("haproxy.cfg:2: "));
+    let options =
+        "global\n stats socket *:99 interface lo level admin\n stats socket :::98 v6only\n";
+    assert_eq!(
+        changes(options),
+        ["2:  stats socket fd@4 level admin", "3:  stats socket fd@5"]
+    );
+    let plan = planned(options);
+    assert_eq!(plan.listeners()[0].own.interface.as_deref(), Some("lo"));
+    assert_eq!(plan.listeners()[1].own.v6only, Some(true));
+    for odd in [
+        "*:99 namespace x",
+        "/run/s,:99 interface lo",
+        "/run/s,:99 mode 600",
+    ] {
+        let why = refused(&format!("global\n stats socket {odd}\n"));
+        assert!(why.starts_with("haproxy.cfg:2: "), "{why}");
+    }
+}
+
+#[test]
+fn without_privilege_a_stats_socket_is_of_the_gates_user() {
+    let given = Given {
+        unprivileged: true,
+        ..Given::default()
+    };
+    let text = "global\n stats socket /run/s user x group www mode 660\n stats socket /run/t gid 7 level admin\nfrontend f\n bind :80\n";
+    let plan = given.plan_text(text).unwrap();
+    assert_eq!(
+        copied(&plan),
+        "global\n stats socket unix@/gen/7/stats-0.sock group www mode 660\n stats socket unix@/gen/7/stats-1.sock level admin\nfrontend f\n bind fd@4 accept-proxy\n"
+    );
+    assert_eq!(plan.warnings().len(), 2);
+    assert!(plan.warnings()[0].starts_with("haproxy.cfg:2: its user is left out"));
+    assert_eq!(planned(text).warnings(), [""; 0]);
 }
 
 #[test]
@@ -121,8 +150,25 @@ fn a_condition_that_cannot_be_evaluated_matters_only_where_the_plan_hangs_on_it(
             "{line}: {why}"
         );
     }
-    let global = "global\n.if enabled(EPOLL)\n setenv P 80\n.endif\n";
+    let global = "global\n.if enabled(FAST-FORWARD)\n setenv P 80\n.endif\n";
     assert!(refused(global).starts_with("haproxy.cfg:3: "));
+}
+
+#[test]
+fn what_is_enabled_is_known_unless_a_line_changes_it() {
+    let text = |keyword: &str| {
+        format!(
+            "global\n {keyword}\nfrontend f\n.if enabled(EPOLL)\n bind :80\n.else\n bind :81\n.endif\n"
+        )
+    };
+    assert_eq!(listeners(&text("quiet")), ["f 0.0.0.0:80"]);
+    assert!(refused(&text("noepoll")).starts_with("haproxy.cfg:5: "));
+    let given = Given {
+        arguments: vec!["-de".to_owned()],
+        ..Given::default()
+    };
+    let plan = given.plan_text(&text("noepoll")).unwrap();
+    assert_eq!(plan.listeners()[0].address.to_string(), "0.0.0.0:81");
 }
 
 #[test]
@@ -161,7 +207,35 @@ fn limits_are_checked_before_the_start() {
         .unwrap_err()
         .why;
     assert!(why.contains("remove the line"), "{why}");
+    let first =
+        "global\n maxconn 0\n maxconn 100\n maxconn 50000\n ulimit-n 1000\n ulimit-n 30000\n";
+    given(20_000).plan_text(first).unwrap();
     given(20_000).plan_text("frontend f\n bind :80\n").unwrap();
+}
+
+#[test]
+fn the_command_line_counts_before_the_file() {
+    let given = |arguments: &str| Given {
+        descriptors: 20_000,
+        arguments: arguments.split(' ').map(str::to_owned).collect(),
+        ..Given::default()
+    };
+    let text = "global\n maxconn 50000\nfrontend f\n bind :80\n";
+    given("-q -n 4000").plan_text(text).unwrap();
+    let why = given("-n 50000").plan_text("").unwrap_err().to_string();
+    assert!(
+        why.starts_with("--haproxy-args: HAProxy needs at least") && why.contains("set -n to"),
+        "{why}"
+    );
+    let why = given("-D").plan_text(text).unwrap_err().to_string();
+    assert!(
+        why.starts_with("--haproxy-args: -D can't be there"),
+        "{why}"
+    );
+    let plan = given("-n 9 -S /run/m")
+        .plan_text("frontend f\n bind :80\n")
+        .unwrap();
+    assert!(plan.warnings()[0].contains("takes /run/m over"));
 }
 
 #[test]
@@ -202,6 +276,7 @@ fn what_stays_with_haproxy_is_looked_at() {
     planned("peers p\n bind 127.0.0.1:1024\n server local\n");
     planned("log-forward l\n dgram-bind :514\n bind :514\n");
     assert!(refused("peers p\n bind abns@x\n").starts_with("haproxy.cfg:2: "));
-    let plan = planned("log-forward l\n bind /run/l\nprogram p\n command x\n");
+    let plan =
+        planned("log-forward l\n bind /run/l\nprogram p\n command x\nfrontend f\n bind :80\n");
     assert_eq!(plan.warnings().len(), 2);
 }

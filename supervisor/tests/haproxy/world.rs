@@ -1,8 +1,8 @@
 //! A world in which every answer is known, and a copy in a place that is.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
 
 use syngate_supervisor::haproxy::{Binary, Copy, File, Place, Plan, Refusal, World, plan};
 
@@ -14,6 +14,7 @@ pub(crate) struct Given {
     pub(crate) binary: Binary,
     pub(crate) unprivileged: bool,
     pub(crate) descriptors: u64,
+    pub(crate) arguments: Vec<String>,
 }
 
 impl Default for Given {
@@ -23,11 +24,14 @@ impl Default for Given {
                 program: "/usr/sbin/haproxy".into(),
                 release: "2.6.12-1+deb12u4".to_owned(),
                 version: (2, 6, 12),
-                features: ["LUA", "OPENSSL", "EPOLL"].map(str::to_owned).to_vec(),
+                features: ["EPOLL", "GETADDRINFO", "LUA", "OPENSSL"]
+                    .map(str::to_owned)
+                    .to_vec(),
                 idle_close: true,
             },
             unprivileged: false,
             descriptors: 200_000,
+            arguments: Vec::new(),
         }
     }
 }
@@ -39,7 +43,9 @@ impl Given {
             unprivileged: self.unprivileged,
             descriptors: self.descriptors,
             environment: &environment,
+            arguments: &self.arguments,
             resolve: &resolve,
+            joined: &|group| group == b"www",
             read: &read,
         };
         plan(files, &world)
@@ -61,9 +67,10 @@ fn environment(name: &[u8]) -> Option<Vec<u8>> {
     (name == b"PORT").then(|| b"8080".to_vec())
 }
 
-fn resolve(name: &str) -> io::Result<IpAddr> {
+fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
     match name {
-        "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
+        "localhost" => Ok(vec![Ipv4Addr::LOCALHOST.into()]),
+        "both" => Ok(vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()]),
         _ => Err(io::Error::other("no such host")),
     }
 }
@@ -92,10 +99,15 @@ pub(crate) fn refused(text: &str) -> String {
 /// A generation's copy: the stats listener is 3, private listeners follow.
 pub(crate) fn copy(plan: &Plan) -> Copy {
     let privates: Vec<i32> = (4..).take(plan.privates().count()).collect();
+    let stats = plan.stats_sockets().enumerate();
+    let stats: Vec<PathBuf> = stats
+        .map(|(index, _)| Path::new(DIRECTORY).join(format!("stats-{index}.sock")))
+        .collect();
     plan.copy(&Place {
         directory: Path::new(DIRECTORY),
         privates: &privates,
         stats: 3,
+        stats_sockets: &stats,
         suffix: "-g7",
     })
 }
