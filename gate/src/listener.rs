@@ -26,7 +26,7 @@ use std::time::Duration;
 use socket2::{SockAddr, Socket};
 
 pub use address::{Address, BadAddress, Named, is_listener_name};
-pub use bind::{BindError, bind, from_inherited};
+pub use bind::{BindError, bind, from_inherited, set_mode};
 pub use kept::KeptListener;
 pub use own::{OptionRefused, Own};
 

@@ -147,11 +147,15 @@ impl ListenerConfig {
 
     /// Whether a listener of another name could have this one's socket.
     pub(crate) fn has_address_of(&self, other: &ListenerConfig) -> bool {
-        let is_tcp = matches!(
-            self.address,
-            listener::Address::Port(_) | listener::Address::Tcp(_)
-        );
-        self.address == other.address && (!is_tcp || self.own.is_same_socket(&other.own))
+        use listener::Address::{Inherited, Port, Tcp, Unix};
+        match (&self.address, &other.address) {
+            // The permissions of its file can be changed.
+            (Unix { path: one, .. }, Unix { path: other, .. }) => one == other,
+            (Inherited(_), _) => self.address == other.address,
+            (Port(_) | Tcp(_) | Unix { .. }, _) => {
+                self.address == other.address && self.own.is_same_socket(&other.own)
+            }
+        }
     }
 
     /// Whether no configuration can have both. An IPv4 and an IPv6 one it can: the latter is then for IPv6 alone.

@@ -114,8 +114,7 @@ pub fn bind(name: &str, address: &Address, options: &Options) -> Result<Listener
         Address::Port(port) => bind_port(name, *port, options),
         Address::Tcp(tcp) => bind_tcp(name, *tcp, options),
         Address::Unix { path, mode } => {
-            let mode = mode.unwrap_or(DEFAULT_MODE);
-            return bind_unix(name, address, path, mode, options);
+            return bind_unix(name, address, path, *mode, options);
         }
         Address::Inherited(passed) => return Err(BindError::NotPassed(passed.clone())),
     };
@@ -290,7 +289,7 @@ fn bind_unix(
     name: &str,
     address: &Address,
     path: &Path,
-    mode: u32,
+    mode: Option<u32>,
     options: &Options,
 ) -> Result<Listener, BindError> {
     let other = |error: io::Error| match error.raw_os_error() {
@@ -307,14 +306,21 @@ fn bind_unix(
     let open = || -> io::Result<Listener> {
         let socket = Socket::new(Domain::UNIX, non_blocking(), None)?;
         // The file is born with these permissions less the umask, and widened before anybody can connect: that takes listen.
-        nix::sys::stat::fchmod(&socket, Mode::from_bits_truncate(mode))?;
+        let less = Mode::from_bits_truncate(mode.unwrap_or(DEFAULT_MODE));
+        nix::sys::stat::fchmod(&socket, less)?;
         socket.bind(&socket_address)?;
         let file = SocketFile::at(path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        set_mode(path, mode)?;
         socket.listen(options.backlog())?;
         Listener::of(name, socket, Origin::OursWithFile(file))
     };
     open().map_err(other)
+}
+
+/// Gives the file of a unix listener these permissions; `None` stands for 0600.
+pub fn set_mode(path: &Path, mode: Option<u32>) -> io::Result<()> {
+    let mode = mode.unwrap_or(DEFAULT_MODE);
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 fn in_use(address: &Address, path: &Path) -> BindError {

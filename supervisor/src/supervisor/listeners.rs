@@ -177,6 +177,12 @@ impl Service {
                 let renamed = cx.gate.hand_over(id, self.id, name, raw).await;
                 open.id = renamed.unwrap_or(id);
             }
+            if let listener::Address::Unix { path, mode } = &wanted.address
+                && wanted.address != open.config.address
+                && let Err(error) = listener::set_mode(path, *mode)
+            {
+                tracing::warn!(service = self.name, listener = wanted.name, %error, "its file keeps its permissions");
+            }
             let options = options(cx, config, wanted);
             if options != open.options {
                 match cx.gate.change(open.id, &open.options, &options) {

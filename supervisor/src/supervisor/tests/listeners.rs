@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -162,6 +163,29 @@ async fn names_of_open_listeners_change_with_the_flip() {
     let (done, ()) = tokio::join!(fixture.reload(), dies);
     assert!(done.message.contains("flipped back"), "{}", done.message);
     expect(["mail", "new"], "mail").await;
+    fixture.stop().await;
+}
+
+/// The permissions of a unix listener's file change on the open socket.
+#[tokio::test]
+async fn the_file_of_an_open_listener_gets_other_permissions() {
+    let (spawner, _right) = spawner().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("public");
+    let with = |mode| Address::Unix {
+        path: path.clone(),
+        mode,
+    };
+    let mut config = service(server(&["one", "unix:{socket}"]));
+    config.listeners[0].address = with(None);
+    let fixture = Fixture::serving(&spawner, vec![config]).await;
+    let file = || std::fs::metadata(&path).unwrap();
+    let (before, mode) = (file().ino(), || file().mode() & 0o777);
+    for (wanted, is) in [(Some(0o666), 0o666), (Some(0o640), 0o640), (None, 0o600)] {
+        fixture.change(|service| service.listeners[0].address = with(wanted));
+        assert_eq!(fixture.reload().await.exit, 0);
+        assert_eq!((mode(), file().ino()), (is, before));
+    }
     fixture.stop().await;
 }
 
