@@ -53,8 +53,7 @@ fn try_check(args: RunArgs) -> Result<String, StartError> {
     runtime.block_on(async {
         let spawner = Spawner::new(Reaper::start().map_err(refused)?, nofile).map_err(refused)?;
         for service in &mut loaded.config.services {
-            let complete =
-                haproxy::read(service.clone(), &[], &Binaries::default(), &spawner).await;
+            let complete = haproxy::read(service.clone(), &Binaries::default(), &spawner).await;
             *service = complete.map_err(|error| {
                 StartError::Invalid(format!("service {}: {error}", service.name))
             })?;

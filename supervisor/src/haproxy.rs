@@ -51,7 +51,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Gid, Group, getegid, getgroups};
 
 use crate::child::Spawner;
-use crate::config::{Backend, Haproxy, ListenerConfig, ServiceConfig};
+use crate::config::{Backend, Haproxy, ServiceConfig};
 use crate::output::Output;
 
 use binary::Binaries;
@@ -129,14 +129,12 @@ impl From<NotRead> for String {
     }
 }
 
-/// Fills in what HAProxy's configuration says, as it is on the disk now. Any other service is returned as it is. `open` are the
-/// listeners that are open: their names stay.
+/// Fills in what HAProxy's configuration says, as it is on the disk now. Any other service is returned as it is.
 ///
 /// # Errors
 /// The files aren't there, can't be read, or can't be fronted; or there is no such program.
 pub async fn read(
     mut config: ServiceConfig,
-    open: &[ListenerConfig],
     binaries: &Binaries,
     spawner: &Spawner,
 ) -> Result<ServiceConfig, NotRead> {
@@ -152,11 +150,10 @@ pub async fn read(
     let arguments = haproxy.arguments.clone();
     let planned = move || in_this_world(files, &binary, &arguments);
     let planned = tokio::task::spawn_blocking(planned).await;
-    let mut plan = match planned {
+    let plan = match planned {
         Ok(plan) => plan.map_err(|refusal| NotRead::Bad(refusal.to_string()))?,
         Err(error) => return Err(NotRead::Bad(format!("it can't be read: {error}"))),
     };
-    plan.keep_names(open);
     config.listeners = plan.listeners().to_vec();
     haproxy.plan = Some(Arc::new(plan));
     Ok(config)

@@ -99,7 +99,7 @@ fn ports_come_and_go() {
     assert_eq!(gate.metrics().sum("forced_closes_total", &[]), 0.0);
 }
 
-/// A section's name isn't its port's: the name moves, a socket and its connections stay.
+/// A section's name isn't its port's: the name moves at the flip, a socket and its connections stay.
 #[test]
 fn frontends_that_are_renamed() {
     let Some(net) = Net::isolated() else { return };
@@ -122,6 +122,20 @@ fn frontends_that_are_renamed() {
         fs::write(&file, named(names)).expect("haproxy.cfg");
         gate.reload();
         assert!(names.iter().all(|&(_, port)| answers(port)), "{names:?}");
+        let status = gate.status_json();
+        for (name, port) in names {
+            let listeners = status["services"][0]["listeners"].as_array();
+            let listeners = listeners.expect("listeners").iter();
+            let port = format!(":{port}");
+            let on_port = |one: &&serde_json::Value| {
+                one["address"]
+                    .as_str()
+                    .expect("an address")
+                    .ends_with(&port)
+            };
+            let named: Vec<_> = listeners.filter(on_port).map(|one| &one["name"]).collect();
+            assert_eq!(named, [name]);
+        }
         finish(&running);
     }
 }

@@ -64,31 +64,6 @@ impl Plan {
         self.stats_sockets.iter().map(Option::as_deref)
     }
 
-    /// Lets an address that is open already keep the name that it has: a listener can't change its name while it is open, and the
-    /// name of a section is no reason to close a port.
-    pub(super) fn keep_names(&mut self, open: &[ListenerConfig]) {
-        let known = |listener: &ListenerConfig| {
-            let same = open.iter().find(|open| open.address == listener.address);
-            same.map(|open| open.name.clone())
-        };
-        let kept: Vec<Option<String>> = self.listeners.iter().map(known).collect();
-        let mut taken: HashSet<String> = kept.iter().flatten().cloned().collect();
-        for (listener, kept) in self.listeners.iter_mut().zip(kept) {
-            listener.name = match kept {
-                Some(name) => name,
-                None => {
-                    let mut candidate = listener.name.clone();
-                    let mut number = 1;
-                    while !taken.insert(candidate.clone()) {
-                        number += 1;
-                        candidate = format!("{}_{number}", listener.name);
-                    }
-                    candidate
-                }
-            };
-        }
-    }
-
     /// What a user should know, one sentence each, with FILE:LINE.
     pub fn warnings(&self) -> &[String] {
         &self.warnings

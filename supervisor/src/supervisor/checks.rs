@@ -28,7 +28,7 @@ pub(super) async fn all(cx: &Context) -> Result<Vec<ServiceConfig>, StartError> 
         };
         launch::find_program(config)
             .map_err(|why| StartError::System(format!("service {service}: {why}")))?;
-        let complete = match haproxy::read(config.clone(), &[], &cx.binaries, &cx.spawner).await {
+        let complete = match haproxy::read(config.clone(), &cx.binaries, &cx.spawner).await {
             Ok(complete) => complete,
             Err(NotRead::Missing(file)) => {
                 let file = file.display();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::context::{Context, Message};
 use super::service::Service;
-use crate::config::{Backend, BackendAddress, ListenerConfig, ServiceConfig};
+use crate::config::{Backend, BackendAddress, ServiceConfig};
 use crate::haproxy;
 use crate::rollout::{Event, Source};
 
@@ -71,13 +71,8 @@ impl Service {
         let (messages, id) = (cx.messages.clone(), self.id);
         let (binaries, spawner) = (cx.binaries.clone(), cx.spawner.clone());
         let before = Arc::clone(self.rollout.config());
-        let open: Vec<ListenerConfig> = self
-            .listeners
-            .iter()
-            .map(|one| one.config.clone())
-            .collect();
         tokio::spawn(async move {
-            let read = haproxy::read(config, &open, &binaries, &spawner).await;
+            let read = haproxy::read(config, &binaries, &spawner).await;
             let config = read.map(Arc::new).map_err(String::from);
             if let Ok(config) = &config {
                 haproxy::warn(config, Some(&before));
