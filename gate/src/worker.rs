@@ -309,6 +309,10 @@ impl Worker {
             block.open[connection.state()].dec();
             match connection.suspect(reason) {
                 None => block.closed[reason].inc(),
+                // The news was here first.
+                Some(local) if local.generation.ended() => {
+                    block.closed[CloseReason::BackendGone].inc();
+                }
                 Some(local) => {
                     let (now, metrics) = (self.clock.now(), &listener.metrics);
                     if let Some(at) = self.doubts.add(now, local, metrics, reason) {

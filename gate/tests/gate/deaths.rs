@@ -168,3 +168,20 @@ fn what_is_open_at_the_death_is_counted() {
     }
     assert_eq!(fixture.stop().closed(CloseReason::BackendGone), 400);
 }
+
+/// A process that has died may have left others of its group with its sockets, which die a moment later.
+#[test]
+fn what_ends_after_the_news_is_counted_too() {
+    let fixture = Fixture::new(2, settings());
+    let (backend, endpoint) = listener();
+    let generation = process(&fixture, endpoint);
+    let (clients, accepted): (Vec<TcpStream>, Vec<TcpStream>) =
+        (0..10).map(|_| requested(&fixture, &backend)).unzip();
+    wait(fixture.gate.backend_gone(fixture.service, &generation));
+    drop(accepted);
+    for client in clients {
+        assert_eq!(rest(client), b"");
+    }
+    fixture.until_empty();
+    assert_eq!(fixture.stop().closed(CloseReason::BackendGone), 10);
+}
