@@ -1,0 +1,150 @@
+//! How a workload becomes numbers.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::arguments::Arguments;
+use crate::machine::Cores;
+use crate::relays::{Program, Programs, Relay, Site};
+use crate::report::{Row, Sample};
+use crate::workloads::{Method, Workload};
+
+mod steady;
+
+/// What all measurements share. Its directory is removed when it is dropped.
+pub(crate) struct Bench {
+    pub(crate) programs: Programs,
+    cores: Cores,
+    rounds: usize,
+    quick: bool,
+    directory: PathBuf,
+}
+
+impl Bench {
+    pub(crate) fn new(programs: Programs, arguments: &Arguments) -> io::Result<Bench> {
+        Programs::raise_descriptors()?;
+        // Short, since unix sockets are below it; in a process namespace the number alone isn't unique.
+        let own = format!(
+            "syngate-bench-{}-{}",
+            std::process::id(),
+            crate::machine::clock()
+        );
+        let directory = env::temp_dir().join(own);
+        fs::create_dir(&directory)?;
+        Ok(Bench {
+            programs,
+            cores: Cores::take()?,
+            rounds: arguments.rounds,
+            quick: arguments.quick,
+            directory,
+        })
+    }
+
+    /// A slice, or a shorter one.
+    fn slice(&self, usual: Duration) -> Duration {
+        if self.quick { usual / 3 } else { usual }
+    }
+
+    /// A place for each relay that can take part, below a directory of the workload's own.
+    fn sites(&self, workload: &Workload) -> io::Result<Vec<Site>> {
+        let directory = self.directory.join(workload.name);
+        let there = workload
+            .relays
+            .iter()
+            .filter(|relay| self.programs.has(relay.program));
+        there
+            .enumerate()
+            .map(|(number, relay)| Site::new(*relay, number, &directory, workload.demands))
+            .collect()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Measures `workload`: a row a relay that is there.
+pub(crate) fn run(bench: &Bench, workload: &Workload) -> io::Result<Vec<Row>> {
+    match workload.method {
+        Method::Steady(load) => steady::run(bench, workload, load),
+        _ => Err(io::Error::other("not yet")),
+    }
+}
+
+/// Takes one sample of each relay a round, in an order that changes from round to round, so that none always follows the same one.
+/// A sample that fails is empty, and a line says why.
+fn rounds(
+    rounds: usize,
+    relays: &[Relay],
+    measures: usize,
+    mut sample: impl FnMut(usize) -> io::Result<Sample>,
+) -> Vec<Row> {
+    let mut rows: Vec<Row> = relays
+        .iter()
+        .map(|relay| Row {
+            relay: relay.name.to_owned(),
+            gate: relay.program == Program::Syngate,
+            unix: relay.unix,
+            samples: Vec::new(),
+        })
+        .collect();
+    for round in 0..rounds {
+        for number in order(round, rows.len()) {
+            let taken = sample(number).unwrap_or_else(|error| {
+                eprintln!(
+                    "=== FAILED: {}, round {round}: {error} ===",
+                    rows[number].relay
+                );
+                vec![None; measures]
+            });
+            rows[number].samples.push(taken);
+        }
+        eprint!(".");
+    }
+    eprintln!();
+    rows
+}
+
+/// Begins with another one each round, and runs backwards every second time.
+fn order(round: usize, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    if count > 0 {
+        order.rotate_left(round / 2 % count);
+    }
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_round_has_everyone_once() {
+        for round in 0..20 {
+            let mut order = order(round, 5);
+            order.sort_unstable();
+            assert_eq!(order, [0, 1, 2, 3, 4]);
+        }
+        assert_ne!(order(0, 5)[0], order(1, 5)[0]);
+        assert!(order(3, 0).is_empty());
+    }
+
+    #[test]
+    fn a_failed_sample_is_empty() {
+        let relays = [crate::relays::SYNGATE, crate::relays::DIRECT];
+        let rows = rounds(2, &relays, 1, |number| match number {
+            0 => Ok(vec![Some(1.0)]),
+            _ => Err(io::Error::other("no")),
+        });
+        assert_eq!(rows[0].samples, [[Some(1.0)], [Some(1.0)]]);
+        assert_eq!(rows[1].samples, [[None], [None]]);
+    }
+}

@@ -1,0 +1,99 @@
+//! Which programs there are, and of which version.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use super::Program;
+
+/// Where Debian's libnginx-mod-stream has it.
+pub(super) const NGINX_STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+
+/// Those that were found.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    found: BTreeMap<Program, (PathBuf, String)>,
+}
+
+/// The variable that names a program, the default, and what it is asked for its version.
+const SOUGHT: [(Program, &str, &str, &str); 4] = [
+    (Program::Syngate, "SYNGATE", "syngate", "--version"),
+    (Program::HaproxyNew, "HAPROXY_NEW", "", "-v"),
+    (Program::Haproxy, "HAPROXY", "haproxy", "-v"),
+    (Program::Nginx, "NGINX", "nginx", "-v"),
+];
+
+impl Programs {
+    /// Looks for all, and says loudly which are missing.
+    pub(crate) fn find() -> Programs {
+        let mut found = BTreeMap::new();
+        for (program, variable, default, flag) in SOUGHT {
+            let named = env::var(variable).unwrap_or_else(|_| default.to_owned());
+            let version = Path::new(&named)
+                .file_name()
+                .and_then(|_| version(&named, flag));
+            match version {
+                Some(version) => {
+                    found.insert(program, (PathBuf::from(named), version));
+                }
+                None => Programs::skipped(&format!(
+                    "{program:?}: {} isn't a program that starts; {variable} can name one",
+                    if named.is_empty() { "nothing" } else { &named },
+                )),
+            }
+        }
+        Programs { found }
+    }
+
+    /// Raises this process's limit of open descriptors to the hard one; what it starts inherits it.
+    pub(crate) fn raise_descriptors() -> std::io::Result<()> {
+        let limit = descriptors();
+        Ok(setrlimit(Resource::RLIMIT_NOFILE, limit, limit)?)
+    }
+
+    /// Says loudly that something is left out.
+    pub(crate) fn skipped(what: &str) {
+        eprintln!("=== SKIPPED: {what} ===");
+    }
+
+    pub(crate) fn has(&self, program: Program) -> bool {
+        program == Program::Direct || self.found.contains_key(&program)
+    }
+
+    /// Empty for what wasn't found: ask [`Programs::has`] first.
+    pub(crate) fn path(&self, program: Program) -> &Path {
+        self.found
+            .get(&program)
+            .map_or(Path::new(""), |(path, _)| path)
+    }
+
+    /// One line a program.
+    pub(crate) fn versions(&self) -> Vec<String> {
+        self.found
+            .values()
+            .map(|(_, version)| version.clone())
+            .collect()
+    }
+}
+
+/// The first line that the program says about itself, on stdout or (nginx) on stderr.
+fn version(program: &str, flag: &str) -> Option<String> {
+    let output = Command::new(program).arg(flag).output().ok()?;
+    let said = [output.stdout, output.stderr].concat();
+    let line = String::from_utf8_lossy(&said)
+        .lines()
+        .next()?
+        .trim()
+        .to_owned();
+    (!line.is_empty()).then_some(line)
+}
+
+/// The hard limit of open descriptors, which this process and all that it starts may have.
+pub(super) fn descriptors() -> u64 {
+    // Linux answers this for any process about itself.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+    hard.min(1 << 20)
+}

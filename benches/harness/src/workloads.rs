@@ -1,0 +1,368 @@
+//! The table of what is measured: a workload is an entry here, and so are the relays that take part in it.
+
+use std::borrow::Cow;
+
+use crate::load::{Direction, Habit, Kind};
+use crate::relays::{
+    DIRECT, Demands, HAPROXY, HAPROXY_NEW, HAPROXY_NEW_SPLICE, HAPROXY_NEW_UNIX, HAPROXY_SPLICE,
+    HAPROXY_UNIX, NGINX, NGINX_64K, NGINX_UNIX, Relay, SYNGATE, SYNGATE_UNIX,
+};
+use crate::report::{Goal, Measure};
+
+pub(crate) struct Workload {
+    /// For the command line, and of its files.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) measures: &'static [Measure],
+    pub(crate) relays: &'static [Relay],
+    pub(crate) demands: Demands,
+    pub(crate) method: Method,
+    pub(crate) goals: &'static [Goal],
+}
+
+/// How it is measured; a module of `measure` each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Method {
+    /// Slices of a load, in turn.
+    Steady(Kind),
+    /// Memory of idle connections.
+    Idle,
+    /// Requests at a fixed pace.
+    Latency,
+    /// A relay runs out of ports.
+    Ports,
+    /// Connections that wait for a backend.
+    Pending,
+    /// Reloads under load.
+    Reloads,
+}
+
+const fn higher(name: &'static str) -> Measure {
+    Measure {
+        name: Cow::Borrowed(name),
+        lower_is_better: false,
+    }
+}
+
+const fn lower(name: &'static str) -> Measure {
+    Measure {
+        name: Cow::Borrowed(name),
+        lower_is_better: true,
+    }
+}
+
+const fn goal(gate: &'static Relay, peer: &'static Relay, ratio: f64) -> Goal {
+    Goal {
+        gate: Cow::Borrowed(gate.name),
+        peer: Cow::Borrowed(peer.name),
+        ratio,
+    }
+}
+
+const CONNECTIONS: &[Measure] = &[
+    higher("connections a relay CPU second"),
+    higher("connections a second"),
+    lower("errors"),
+];
+const ANSWERS: &[Measure] = &[
+    higher("answers a relay CPU second"),
+    higher("answers a second"),
+    lower("errors"),
+];
+const BYTES: &[Measure] = &[
+    higher("GB a relay CPU second"),
+    higher("GB a second"),
+    lower("errors"),
+];
+
+const TCP_AND_UNIX: &[Relay] = &[
+    SYNGATE,
+    SYNGATE_UNIX,
+    HAPROXY_NEW,
+    HAPROXY_NEW_UNIX,
+    HAPROXY,
+    HAPROXY_UNIX,
+    NGINX,
+    NGINX_UNIX,
+    DIRECT,
+];
+const TCP: &[Relay] = &[SYNGATE, HAPROXY_NEW, HAPROXY, NGINX, DIRECT];
+const RELAYS: &[Relay] = &[SYNGATE, HAPROXY_NEW, HAPROXY, NGINX];
+const BULK: &[Relay] = &[
+    SYNGATE,
+    HAPROXY_NEW,
+    HAPROXY_NEW_SPLICE,
+    HAPROXY,
+    HAPROXY_SPLICE,
+    NGINX,
+    NGINX_64K,
+    DIRECT,
+];
+const SCRAPED: Relay = SYNGATE.scraped("syngate, scraped");
+
+const SHORT: Kind = Kind::Exchange {
+    connections: 32,
+    habit: Habit::Closes,
+};
+
+const fn steady(
+    name: &'static str,
+    title: &'static str,
+    about: &'static str,
+    load: Kind,
+) -> Workload {
+    Workload {
+        name,
+        title,
+        about,
+        measures: CONNECTIONS,
+        relays: TCP,
+        demands: Demands::PLAIN,
+        method: Method::Steady(load),
+        goals: &[],
+    }
+}
+
+const fn ping_pong(
+    name: &'static str,
+    title: &'static str,
+    connections: usize,
+    goals: &'static [Goal],
+) -> Workload {
+    let load = Kind::Exchange {
+        connections,
+        habit: Habit::Repeats,
+    };
+    Workload {
+        measures: ANSWERS,
+        goals,
+        ..steady(
+            name,
+            title,
+            "Each connection asks with 100 bytes as soon as it has its answer of 200 bytes.",
+            load,
+        )
+    }
+}
+
+const fn bulk(
+    name: &'static str,
+    title: &'static str,
+    streams: usize,
+    direction: Direction,
+    goals: &'static [Goal],
+) -> Workload {
+    let about = "As much as goes through. Source and sink share a core and are often the limit, so the rate says little about relays.";
+    Workload {
+        measures: BYTES,
+        relays: BULK,
+        goals,
+        ..steady(name, title, about, Kind::Bulk { streams, direction })
+    }
+}
+
+const ONE_STREAM: &[Goal] = &[
+    goal(&SYNGATE, &HAPROXY_NEW, 3.0),
+    goal(&SYNGATE, &HAPROXY, 3.0),
+    goal(&SYNGATE, &HAPROXY_NEW_SPLICE, 1.2),
+    goal(&SYNGATE, &HAPROXY_SPLICE, 1.2),
+];
+const SIXTEEN_STREAMS: &[Goal] = &[
+    goal(&SYNGATE, &HAPROXY_NEW, 2.5),
+    goal(&SYNGATE, &HAPROXY, 2.5),
+    goal(&SYNGATE, &HAPROXY_NEW_SPLICE, 1.1),
+    goal(&SYNGATE, &HAPROXY_SPLICE, 1.1),
+];
+const PING_PONG_64: &[Goal] = &[
+    goal(&SYNGATE, &HAPROXY_NEW, 1.1),
+    goal(&SYNGATE, &HAPROXY, 1.1),
+];
+const PING_PONG_512: &[Goal] = &[
+    goal(&SYNGATE, &HAPROXY_NEW, 1.15),
+    goal(&SYNGATE, &HAPROXY, 1.15),
+];
+const SCRAPE_GOAL: &[Goal] = &[goal(&SCRAPED, &SYNGATE, 0.97)];
+const SHORT_GOALS: &[Goal] = &[
+    goal(&SYNGATE, &HAPROXY_NEW, 1.1),
+    goal(&SYNGATE, &HAPROXY, 1.1),
+    goal(&SYNGATE, &NGINX, 0.97),
+    goal(&SYNGATE_UNIX, &HAPROXY_NEW, 1.6),
+    goal(&SYNGATE_UNIX, &HAPROXY, 1.6),
+    goal(&SYNGATE_UNIX, &HAPROXY_NEW_UNIX, 1.1),
+    goal(&SYNGATE_UNIX, &HAPROXY_UNIX, 1.1),
+];
+
+/// In the order of the page.
+pub(crate) fn all() -> Vec<Workload> {
+    vec![
+        Workload {
+            relays: TCP_AND_UNIX,
+            goals: SHORT_GOALS,
+            ..steady(
+                "short",
+                "Short connections, the client closes first",
+                "32 at a time: connect, 100 bytes, 200 bytes back, close. The backend listens on TCP, or on a unix socket.",
+                SHORT,
+            )
+        },
+        Workload {
+            relays: TCP_AND_UNIX,
+            ..steady(
+                "short-backend",
+                "Short connections, the backend closes first",
+                "The same, but the backend closes after its answer.",
+                Kind::Exchange {
+                    connections: 32,
+                    habit: Habit::IsClosed,
+                },
+            )
+        },
+        ping_pong(
+            "pingpong-64",
+            "Requests on 64 kept connections",
+            64,
+            PING_PONG_64,
+        ),
+        ping_pong(
+            "pingpong-512",
+            "Requests on 512 kept connections",
+            512,
+            PING_PONG_512,
+        ),
+        bulk(
+            "bulk-down-1",
+            "Bulk, one stream to the client",
+            1,
+            Direction::Down,
+            ONE_STREAM,
+        ),
+        bulk(
+            "bulk-down-16",
+            "Bulk, 16 streams to the client",
+            16,
+            Direction::Down,
+            SIXTEEN_STREAMS,
+        ),
+        bulk(
+            "bulk-up-1",
+            "Bulk, one stream to the backend",
+            1,
+            Direction::Up,
+            ONE_STREAM,
+        ),
+        bulk(
+            "bulk-up-16",
+            "Bulk, 16 streams to the backend",
+            16,
+            Direction::Up,
+            SIXTEEN_STREAMS,
+        ),
+        Workload {
+            relays: RELAYS,
+            demands: Demands {
+                proxy: true,
+                ..Demands::PLAIN
+            },
+            ..steady(
+                "proxy",
+                "Short connections with a PROXY header",
+                "As the first workload, and the backend is told the client's address: PROXY v2; nginx writes only v1.",
+                SHORT,
+            )
+        },
+        Workload {
+            relays: RELAYS,
+            demands: Demands {
+                listeners: 1000,
+                ..Demands::PLAIN
+            },
+            ..steady(
+                "listeners",
+                "Short connections to 1,000 listeners",
+                "As the first workload, to one port after the other.",
+                SHORT,
+            )
+        },
+        Workload {
+            demands: Demands {
+                workers: 2,
+                ..Demands::PLAIN
+            },
+            relays: RELAYS,
+            ..steady(
+                "workers",
+                "Short connections, two workers",
+                "As the first workload, with two workers on two cores. Where there are only two, load and backend share one of them.",
+                SHORT,
+            )
+        },
+        Workload {
+            relays: &[SCRAPED, SYNGATE],
+            goals: SCRAPE_GOAL,
+            ..steady(
+                "scrape",
+                "Short connections while metrics are read",
+                "As the first workload, with `/metrics` read every 100 ms, and not read at all.",
+                SHORT,
+            )
+        },
+    ]
+}
+
+/// Those whose names begin with one of `names`; all where there is none.
+///
+/// # Errors
+///
+/// A name that fits none.
+pub(crate) fn chosen(names: &[String]) -> Result<Vec<Workload>, String> {
+    let fits = |workload: &Workload, name: &String| workload.name.starts_with(name.as_str());
+    for name in names {
+        if !all().iter().any(|workload| fits(workload, name)) {
+            return Err(format!(
+                "no workload begins with `{name}`; --list names them"
+            ));
+        }
+    }
+    let mut chosen = all();
+    chosen.retain(|workload| names.is_empty() || names.iter().any(|name| fits(workload, name)));
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_goals_are_about_relays_that_take_part() {
+        let workloads = all();
+        for (number, workload) in workloads.iter().enumerate() {
+            assert!(
+                workloads[..number]
+                    .iter()
+                    .all(|other| other.name != workload.name)
+            );
+            for goal in workload.goals {
+                for relay in [&goal.gate, &goal.peer] {
+                    assert!(
+                        workload.relays.iter().any(|other| other.name == relay),
+                        "{}: {relay}",
+                        workload.name
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_beginning_of_a_name_chooses() {
+        let names = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            chosen(&words).map(|chosen| chosen.len())
+        };
+        assert_eq!(names(&[]), Ok(all().len()));
+        assert_eq!(names(&["pingpong"]), Ok(2));
+        assert_eq!(names(&["short-backend", "scrape"]), Ok(2));
+        assert!(names(&["shorter"]).is_err());
+    }
+}
