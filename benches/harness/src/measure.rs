@@ -8,10 +8,15 @@ use std::time::Duration;
 
 use crate::arguments::Arguments;
 use crate::machine::Cores;
-use crate::relays::{Program, Programs, Relay, Site};
+use crate::relays::{Program, Programs, Site};
 use crate::report::{Row, Sample};
 use crate::workloads::{Method, Workload};
 
+mod idle;
+mod latency;
+mod pending;
+mod ports;
+mod reloads;
 mod steady;
 
 /// What all measurements share. Its directory is removed when it is dropped.
@@ -72,27 +77,33 @@ impl Drop for Bench {
 pub(crate) fn run(bench: &Bench, workload: &Workload) -> io::Result<Vec<Row>> {
     match workload.method {
         Method::Steady(load) => steady::run(bench, workload, load),
-        _ => Err(io::Error::other("not yet")),
+        Method::Idle => idle::run(bench, workload),
+        Method::Latency => latency::run(bench, workload),
+        Method::Ports => ports::run(bench, workload),
+        Method::Pending => pending::run(bench, workload),
+        Method::Reloads => reloads::run(bench, workload),
     }
 }
 
-/// Takes one sample of each relay a round, in an order that changes from round to round, so that none always follows the same one.
+/// A row a site, without a sample yet.
+fn rows(sites: &[Site]) -> Vec<Row> {
+    let row = |site: &Site| Row {
+        relay: site.relay.name.to_owned(),
+        gate: site.relay.program == Program::Syngate,
+        unix: site.relay.unix,
+        samples: Vec::new(),
+    };
+    sites.iter().map(row).collect()
+}
+
+/// Takes one sample for each row a round, in an order that changes from round to round, so that none always follows the same one.
 /// A sample that fails is empty, and a line says why.
 fn rounds(
     rounds: usize,
-    relays: &[Relay],
-    measures: usize,
+    mut rows: Vec<Row>,
+    workload: &Workload,
     mut sample: impl FnMut(usize) -> io::Result<Sample>,
 ) -> Vec<Row> {
-    let mut rows: Vec<Row> = relays
-        .iter()
-        .map(|relay| Row {
-            relay: relay.name.to_owned(),
-            gate: relay.program == Program::Syngate,
-            unix: relay.unix,
-            samples: Vec::new(),
-        })
-        .collect();
     for round in 0..rounds {
         for number in order(round, rows.len()) {
             let taken = sample(number).unwrap_or_else(|error| {
@@ -100,7 +111,7 @@ fn rounds(
                     "=== FAILED: {}, round {round}: {error} ===",
                     rows[number].relay
                 );
-                vec![None; measures]
+                vec![None; workload.measures.len()]
             });
             rows[number].samples.push(taken);
         }
@@ -139,12 +150,23 @@ mod tests {
 
     #[test]
     fn a_failed_sample_is_empty() {
-        let relays = [crate::relays::SYNGATE, crate::relays::DIRECT];
-        let rows = rounds(2, &relays, 1, |number| match number {
-            0 => Ok(vec![Some(1.0)]),
-            _ => Err(io::Error::other("no")),
-        });
-        assert_eq!(rows[0].samples, [[Some(1.0)], [Some(1.0)]]);
-        assert_eq!(rows[1].samples, [[None], [None]]);
+        let workload = crate::workloads::all().remove(0);
+        let row = |name: &str| Row {
+            relay: name.to_owned(),
+            gate: false,
+            unix: false,
+            samples: Vec::new(),
+        };
+        let rows = rounds(
+            2,
+            vec![row("a"), row("b")],
+            &workload,
+            |number| match number {
+                0 => Ok(vec![Some(1.0); 3]),
+                _ => Err(io::Error::other("no")),
+            },
+        );
+        assert_eq!(rows[0].samples, [[Some(1.0); 3]; 2]);
+        assert_eq!(rows[1].samples, [[None; 3]; 2]);
     }
 }

@@ -51,6 +51,25 @@ pub(crate) struct Relay {
     pub(crate) scraped: bool,
     /// The backend isn't on a loopback address, and it is connected to from so many addresses.
     pub(crate) remote_sources: Option<u8>,
+    /// How it is reloaded, where that is measured.
+    pub(crate) reload: Option<Reload>,
+}
+
+/// How a relay takes over a new configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reload {
+    /// `syngate reload`, with the distribution's HAProxy behind the gate.
+    GateHaproxy,
+    /// `syngate reload`, with the backend itself behind the gate.
+    GateCommand,
+    /// HAProxy: a new process with `-sf` and the old one's number.
+    Successor,
+    /// HAProxy: the same while new connections are dropped by iptables.
+    SynDrop,
+    /// HAProxy: SIGUSR2 to the master of `-W`, which passes the listeners on.
+    Usr2,
+    /// nginx: SIGHUP.
+    Hup,
 }
 
 const fn relay(name: &'static str, program: Program) -> Relay {
@@ -62,6 +81,7 @@ const fn relay(name: &'static str, program: Program) -> Relay {
         buffer: "16k",
         scraped: false,
         remote_sources: None,
+        reload: None,
     }
 }
 
@@ -108,6 +128,14 @@ impl Relay {
         }
     }
 
+    pub(crate) const fn reloaded(self, name: &'static str, reload: Reload) -> Relay {
+        Relay {
+            name,
+            reload: Some(reload),
+            ..self
+        }
+    }
+
     pub(crate) const fn remote(self, name: &'static str, sources: u8) -> Relay {
         Relay {
             name,
@@ -146,6 +174,11 @@ impl Demands {
 
 /// Not on a loopback network, though on the loopback device.
 pub(crate) const REMOTE: &str = "10.9.0.1";
+
+/// The addresses of that network to connect from.
+pub(crate) fn remote_sources(count: u8) -> impl Iterator<Item = Ipv4Addr> {
+    (1..=count).map(|number| Ipv4Addr::new(10, 9, 1, number))
+}
 
 const FIRST_PORT: u16 = 8000;
 const BACKEND_PORT: u16 = 9000;
@@ -202,7 +235,7 @@ impl Site {
     /// The addresses to connect from, where it isn't the system's choice.
     pub(crate) fn sources(&self) -> Vec<Ipv4Addr> {
         match self.relay.remote_sources {
-            Some(count) if count > 1 => (1..=count).map(|n| Ipv4Addr::new(10, 9, 1, n)).collect(),
+            Some(count) if count > 1 => remote_sources(count).collect(),
             _ => Vec::new(),
         }
     }

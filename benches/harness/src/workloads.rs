@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::load::{Direction, Habit, Kind};
 use crate::relays::{
     DIRECT, Demands, HAPROXY, HAPROXY_NEW, HAPROXY_NEW_SPLICE, HAPROXY_NEW_UNIX, HAPROXY_SPLICE,
-    HAPROXY_UNIX, NGINX, NGINX_64K, NGINX_UNIX, Relay, SYNGATE, SYNGATE_UNIX,
+    HAPROXY_UNIX, NGINX, NGINX_64K, NGINX_UNIX, Relay, Reload, SYNGATE, SYNGATE_UNIX,
 };
 use crate::report::{Goal, Measure};
 
@@ -76,6 +76,44 @@ const BYTES: &[Measure] = &[
     lower("errors"),
 ];
 
+const MEMORY: &[Measure] = &[
+    lower("bytes a connection"),
+    lower("MB without connections"),
+    higher("connections"),
+];
+const DELAYS: &[Measure] = &[
+    lower("µs added to the direct median"),
+    lower("median, µs"),
+    lower("99 %, µs"),
+];
+const SLOPE: &[Measure] = &[
+    lower("CPU a connection, last tenth / first"),
+    higher("connections"),
+    lower("errors"),
+    lower("CPU µs each, first tenth"),
+    lower("CPU µs each, last tenth"),
+    lower("cores used when no port is left"),
+];
+const WAITING: &[Measure] = &[
+    lower("bytes a pending connection"),
+    lower("ms to serve 5,000"),
+    lower("CPU µs each"),
+    lower("errors"),
+];
+const RELOADED: &[Measure] = &[
+    lower("99.9 % with reloads / without"),
+    lower("failed"),
+    lower("median, ms"),
+    lower("99 %, ms"),
+    lower("99.9 %, ms"),
+    lower("longest, ms"),
+    lower("failed without reloads"),
+    lower("median without, ms"),
+    lower("99.9 % without, ms"),
+    lower("longest without, ms"),
+    lower("failed reloads"),
+];
+
 const TCP_AND_UNIX: &[Relay] = &[
     SYNGATE,
     SYNGATE_UNIX,
@@ -100,6 +138,30 @@ const BULK: &[Relay] = &[
     DIRECT,
 ];
 const SCRAPED: Relay = SYNGATE.scraped("syngate, scraped");
+
+const OUT_OF_PORTS: &[Relay] = &[
+    SYNGATE,
+    SYNGATE_UNIX,
+    HAPROXY_NEW,
+    HAPROXY,
+    NGINX,
+    SYNGATE.remote("syngate, remote, 4 sources", 4),
+    HAPROXY_NEW.remote("HAProxy new, remote, 4 sources", 4),
+    NGINX.remote("nginx, remote, 4 sources", 4),
+    SYNGATE.remote("syngate, remote", 1),
+    HAPROXY_NEW.remote("HAProxy new, remote", 1),
+    NGINX.remote("nginx, remote", 1),
+];
+const RELOADS: &[Relay] = &[
+    SYNGATE.reloaded("syngate before HAProxy", Reload::GateHaproxy),
+    SYNGATE.reloaded("syngate before the backend", Reload::GateCommand),
+    HAPROXY_NEW.reloaded("HAProxy new -W, USR2", Reload::Usr2),
+    HAPROXY_NEW.reloaded("HAProxy new -sf", Reload::Successor),
+    HAPROXY.reloaded("HAProxy -W, USR2", Reload::Usr2),
+    HAPROXY.reloaded("HAProxy -sf", Reload::Successor),
+    HAPROXY.reloaded("HAProxy -sf, SYNs dropped", Reload::SynDrop),
+    NGINX.reloaded("nginx, HUP", Reload::Hup),
+];
 
 const SHORT: Kind = Kind::Exchange {
     connections: 32,
@@ -181,6 +243,10 @@ const PING_PONG_64: &[Goal] = &[
 const PING_PONG_512: &[Goal] = &[
     goal(&SYNGATE, &HAPROXY_NEW, 1.15),
     goal(&SYNGATE, &HAPROXY, 1.15),
+];
+const LATENCY_GOALS: &[Goal] = &[
+    goal(&SYNGATE, &HAPROXY_NEW, 1.05),
+    goal(&SYNGATE, &HAPROXY, 1.05),
 ];
 const SCRAPE_GOAL: &[Goal] = &[goal(&SCRAPED, &SYNGATE, 0.97)];
 const SHORT_GOALS: &[Goal] = &[
@@ -306,6 +372,60 @@ pub(crate) fn all() -> Vec<Workload> {
                 "As the first workload, with `/metrics` read every 100 ms, and not read at all.",
                 SHORT,
             )
+        },
+        Workload {
+            name: "idle",
+            title: "Memory of idle connections",
+            about: "Resident memory of the relay's processes, which up to 9,000 connections add after a request each. The kernel's own is the same for all.",
+            measures: MEMORY,
+            relays: RELAYS,
+            demands: Demands::PLAIN,
+            method: Method::Idle,
+            goals: &[],
+        },
+        Workload {
+            name: "latency",
+            title: "Latency on one connection",
+            about: "500 requests a second on one connection, and nothing else. Most of what a relay adds is the wake-up of an idle core.",
+            measures: DELAYS,
+            relays: TCP,
+            demands: Demands::PLAIN,
+            method: Method::Latency,
+            goals: LATENCY_GOALS,
+        },
+        Workload {
+            name: "ports",
+            title: "More connections than ports",
+            about: "100,000 short connections with `tcp_tw_reuse=0`, where the relay closes first towards the backend and one pair of addresses has 28,232 ports. \
+                    A relay is given up when a tenth takes more than 10 s. Remote: the endpoint isn't a loopback address; with one source \
+                    address 28,000 connections, and then a look at what the relay does when no port is left. HAProxy has a `server` line for each \
+                    source, nginx `split_clients` and `proxy_bind`.",
+            measures: SLOPE,
+            relays: OUT_OF_PORTS,
+            demands: Demands::PLAIN,
+            method: Method::Ports,
+            goals: &[],
+        },
+        Workload {
+            name: "pending",
+            title: "Connections that wait for a backend",
+            about: "5,000 connections during a hold, and its release. No peer holds connections.",
+            measures: WAITING,
+            relays: &[SYNGATE, SYNGATE_UNIX],
+            demands: Demands::PLAIN,
+            method: Method::Pending,
+            goals: &[],
+        },
+        Workload {
+            name: "reloads",
+            title: "Reloads under load",
+            about: "90,000 short connections, 3,000 a second whatever happens, with 22 reloads, one each 1.3 s, and without. A connection's time \
+                    runs from when it was due. The same backend is behind all; before HAProxy, syngate has the distribution's one as its backend.",
+            measures: RELOADED,
+            relays: RELOADS,
+            demands: Demands::PLAIN,
+            method: Method::Reloads,
+            goals: &[],
         },
     ]
 }

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Bench, rounds};
+use super::{Bench, rounds, rows};
 use crate::backend::{self, Behaviour};
 use crate::load::{Direction, Habit, Kind, Load};
 use crate::namespace;
 use crate::process::Process;
-use crate::relays::{Relay, Site};
+use crate::relays::Site;
 use crate::report::{Row, Sample};
 use crate::workloads::Workload;
 
@@ -34,16 +34,10 @@ pub(super) fn run(bench: &Bench, workload: &Workload, load: Kind) -> io::Result<
         for site in &sites {
             Load::open(load, &site.targets())?.run(WARM_UP)?;
         }
-        let names: Vec<Relay> = sites.iter().map(|site| site.relay).collect();
-        Ok(rounds(
-            bench.rounds,
-            &names,
-            workload.measures.len(),
-            |number| {
-                let relay = relays[number].as_ref();
-                slice(&sites[number], relay, load, bench.slice(SLICE))
-            },
-        ))
+        Ok(rounds(bench.rounds, rows(&sites), workload, |number| {
+            let relay = relays[number].as_ref();
+            slice(&sites[number], relay, load, bench.slice(SLICE))
+        }))
     })
 }
 

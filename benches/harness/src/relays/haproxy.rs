@@ -5,8 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Site;
-use super::programs::descriptors;
+use super::{Programs, Site};
 use crate::wire::{BACKLOG, Place};
 
 /// Of each instance; enough for 16 streams.
@@ -28,7 +27,7 @@ pub(crate) fn configure(site: &Site) -> io::Result<PathBuf> {
 }
 
 fn text(site: &Site) -> String {
-    let free = descriptors() - RESERVE - 2 * PIPES - u64::from(site.demands.listeners);
+    let free = Programs::descriptors() - RESERVE - 2 * PIPES - u64::from(site.demands.listeners);
     let (first, last) = site.ports();
     let splice = if site.relay.splice {
         "    option splice-request\n    option splice-response\n"

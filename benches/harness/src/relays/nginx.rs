@@ -5,9 +5,11 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use super::Site;
-use super::programs::{NGINX_STREAM_MODULE, descriptors};
+use super::{Programs, Site};
 use crate::wire::{BACKLOG, Place};
+
+/// Where Debian's libnginx-mod-stream has it.
+const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 pub(super) fn command(site: &Site, program: &Path) -> io::Result<Command> {
     let file = site.directory.join("nginx.conf");
@@ -23,8 +25,8 @@ pub(super) fn command(site: &Site, program: &Path) -> io::Result<Command> {
 
 fn text(site: &Site) -> String {
     // Debian has the stream module as a file; elsewhere it is built in.
-    let module = if Path::new(NGINX_STREAM_MODULE).exists() {
-        format!("load_module {NGINX_STREAM_MODULE};\n")
+    let module = if Path::new(STREAM_MODULE).exists() {
+        format!("load_module {STREAM_MODULE};\n")
     } else {
         String::new()
     };
@@ -45,7 +47,7 @@ fn text(site: &Site) -> String {
          stream {{\n{split}    server {{\n        listen {address}:{ports} backlog={BACKLOG};\n        proxy_pass {backend};\n        \
          proxy_buffer_size {buffer}; proxy_timeout 10m; {proxy}{bind}\n    }}\n}}\n",
         workers = site.demands.workers,
-        files = descriptors(),
+        files = Programs::descriptors(),
         address = site.address(),
         ports = if first == last {
             first.to_string()

@@ -9,9 +9,6 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::Program;
 
-/// Where Debian's libnginx-mod-stream has it.
-pub(super) const NGINX_STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
-
 /// Those that were found.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
@@ -48,9 +45,16 @@ impl Programs {
         Programs { found }
     }
 
+    /// The hard limit of open descriptors, which this process and all that it starts may have.
+    pub(crate) fn descriptors() -> u64 {
+        // Linux answers this for any process about itself.
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+        hard.min(1 << 20)
+    }
+
     /// Raises this process's limit of open descriptors to the hard one; what it starts inherits it.
     pub(crate) fn raise_descriptors() -> std::io::Result<()> {
-        let limit = descriptors();
+        let limit = Programs::descriptors();
         Ok(setrlimit(Resource::RLIMIT_NOFILE, limit, limit)?)
     }
 
@@ -70,7 +74,7 @@ impl Programs {
             .map_or(Path::new(""), |(path, _)| path)
     }
 
-    /// One line a program.
+    /// One line a program, as the program itself says it.
     pub(crate) fn versions(&self) -> Vec<String> {
         self.found
             .values()
@@ -83,17 +87,8 @@ impl Programs {
 fn version(program: &str, flag: &str) -> Option<String> {
     let output = Command::new(program).arg(flag).output().ok()?;
     let said = [output.stdout, output.stderr].concat();
-    let line = String::from_utf8_lossy(&said)
-        .lines()
-        .next()?
-        .trim()
-        .to_owned();
-    (!line.is_empty()).then_some(line)
-}
-
-/// The hard limit of open descriptors, which this process and all that it starts may have.
-pub(super) fn descriptors() -> u64 {
-    // Linux answers this for any process about itself.
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
-    hard.min(1 << 20)
+    let said = String::from_utf8_lossy(&said);
+    // HAProxy adds its address: "... - https://haproxy.org/".
+    let line = said.lines().next()?.split(" - ").next()?.trim();
+    (!line.is_empty()).then(|| line.to_owned())
 }
