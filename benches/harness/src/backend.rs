@@ -207,3 +207,18 @@ impl Connection {
         written && self.behaviour == Behaviour::Answer
     }
 }
+
+/// A backend in a thread of the test's process; it ends with that.
+#[cfg(test)]
+pub(crate) fn thread(behaviour: Behaviour) -> std::net::SocketAddr {
+    let mut backend = Backend::new().expect("an epoll set");
+    let place = "127.0.0.1:0".parse().expect("a place");
+    backend.listen(behaviour, &place).expect("a listener");
+    let address = backend.listeners[0].0.local_addr().expect("its address");
+    std::thread::spawn(move || {
+        loop {
+            backend.turn().expect("a turn");
+        }
+    });
+    address.as_socket().expect("TCP")
+}

@@ -99,3 +99,6 @@ fn wait<'a>(
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,7 @@ How to read it:
 - `A / this` is A's number divided by the row's. Differences of a few per cent are noise.
 - All relays are set up alike: one worker unless the workload says two, no log, a backlog of 4,096, no time-out that strikes.
   What is HAProxy's or nginx's default stays so, unless the row says otherwise.
+- `HAProxy` is the distribution's, `HAProxy new` the newest one.
 - nginx doesn't pass a half close on: it closes both sides at the first end of stream. That saves it system calls.
 ";
 
@@ -60,10 +61,14 @@ fn page(reports: &[Report], charts: &str) -> String {
     page
 }
 
+/// The rows that others are compared with.
+fn gates(report: &Report) -> impl Iterator<Item = &Row> {
+    report.rows.iter().filter(|row| row.gate && report.compared)
+}
+
 /// A line a peer that beats a gate of the same kind.
 fn peers_wins(report: &Report) -> Vec<String> {
-    let gates = report.rows.iter().filter(|row| row.gate);
-    gates
+    gates(report)
         .flat_map(|gate| {
             let peers = report
                 .rows
@@ -90,7 +95,7 @@ pub(crate) fn section(report: &Report) -> String {
     } else {
         "more"
     };
-    let gates: Vec<&Row> = report.rows.iter().filter(|row| row.gate).collect();
+    let gates: Vec<&Row> = gates(report).collect();
     let mut columns = vec![
         String::new(),
         format!("{} ({better} is better)", report.measures[0].name),
@@ -138,22 +143,23 @@ fn goals(report: &Report) -> String {
         "at least"
     };
     for goal in &report.goals {
-        let rows = report.row(&goal.gate).zip(report.row(&goal.peer));
-        let Some(ratio) = rows.and_then(|(gate, peer)| gate.ratio(peer)) else {
+        let Some(reached) = report.reached(goal) else {
             continue;
         };
-        let verdict = if report.meets(goal, ratio) {
+        let verdict = if report.meets(goal, reached) {
             "reached"
         } else {
             "**missed**"
         };
+        let what = match &goal.peer {
+            Some(peer) => format!("{} / {peer}", goal.gate),
+            None => goal.gate.to_string(),
+        };
         let _ = write!(
             text,
-            "\n- Goal, {} / {}: {bound} {}; {verdict} with {}.",
-            goal.gate,
-            goal.peer,
-            goal.ratio,
-            spread(ratio)
+            "\n- Goal, {what}: {bound} {}; {verdict} with {}.",
+            goal.bound,
+            spread(reached)
         );
     }
     text + if report.goals.is_empty() { "" } else { "\n" }
@@ -255,11 +261,11 @@ mod tests {
     #[test]
     fn a_goal_is_reached_or_missed() {
         let mut report = example(&[1.2], &[1.0]);
-        for (ratio, verdict) in [(1.1, "reached with 1.20"), (1.3, "**missed** with 1.20")] {
+        for (bound, verdict) in [(1.1, "reached with 1.20"), (1.3, "**missed** with 1.20")] {
             report.goals = vec![Goal {
                 gate: "syngate".into(),
-                peer: "peer & sons".into(),
-                ratio,
+                peer: Some("peer & sons".into()),
+                bound,
             }];
             assert!(section(&report).contains(verdict));
         }

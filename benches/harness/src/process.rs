@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 /// Ended, with its descendants, when dropped.
@@ -91,10 +92,15 @@ impl Drop for Process {
             return; // its number may be another's by now
         }
         let tree = self.tree().unwrap_or_else(|_| vec![self.child.id()]);
-        for pid in tree {
+        for pid in &tree {
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL); // it may have ended
         }
+        // Until all are gone: a port that one of them holds is the next relay's. Whose parent has gone is this process's own child,
+        // since it is the first one of its namespace.
         let _ = self.child.wait();
+        for pid in &tree[1..] {
+            let _ = waitpid(Pid::from_raw(pid.cast_signed()), None);
+        }
     }
 }
 

@@ -21,12 +21,13 @@ pub(crate) struct Measure {
     pub(crate) lower_is_better: bool,
 }
 
-/// What the gate wants to be against a peer: at least this ratio, or where lower is better at most.
+/// What the gate wants to reach: at least this, or where lower is better at most.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Goal {
     pub(crate) gate: Cow<'static, str>,
-    pub(crate) peer: Cow<'static, str>,
-    pub(crate) ratio: f64,
+    /// Whose number its own is divided by; none where its own is what counts.
+    pub(crate) peer: Option<Cow<'static, str>>,
+    pub(crate) bound: f64,
 }
 
 /// The measures of one slice; none where a relay has no such number, or the slice has failed.
@@ -55,6 +56,8 @@ pub(crate) struct Report {
     pub(crate) command: String,
     pub(crate) measures: Vec<Measure>,
     pub(crate) goals: Vec<Goal>,
+    /// Whether ratios of the relays' numbers say something.
+    pub(crate) compared: bool,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -88,6 +91,7 @@ impl Report {
             command: command.to_owned(),
             measures: workload.measures.to_vec(),
             goals: workload.goals.to_vec(),
+            compared: workload.compared,
             rows,
         })
     }
@@ -100,7 +104,7 @@ impl Report {
             .unwrap_or(0)
     }
 
-    pub(crate) fn row(&self, relay: &str) -> Option<&Row> {
+    fn row(&self, relay: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.relay == relay)
     }
 
@@ -113,11 +117,21 @@ impl Report {
         }
     }
 
-    pub(crate) fn meets(&self, goal: &Goal, ratio: Spread) -> bool {
+    /// What `goal` is about; `None` where a relay didn't take part.
+    pub(crate) fn reached(&self, goal: &Goal) -> Option<Spread> {
+        let gate = self.row(&goal.gate)?;
+        match &goal.peer {
+            Some(peer) => gate.ratio(self.row(peer)?),
+            None => gate.spread(0),
+        }
+    }
+
+    /// Whether what was reached is as good as `goal`.
+    pub(crate) fn meets(&self, goal: &Goal, reached: Spread) -> bool {
         if self.measures[0].lower_is_better {
-            ratio.median <= goal.ratio
+            reached.median <= goal.bound
         } else {
-            ratio.median >= goal.ratio
+            reached.median >= goal.bound
         }
     }
 
@@ -164,6 +178,7 @@ pub(crate) fn example(gate: &[f64], peer: &[f64]) -> Report {
             lower_is_better: false,
         }],
         goals: Vec::new(),
+        compared: true,
         rows: vec![row("syngate", gate), row("peer & sons", peer)],
     }
 }

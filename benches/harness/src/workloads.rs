@@ -1,7 +1,5 @@
 //! The table of what is measured: a workload is an entry here, and so are the relays that take part in it.
 
-use std::borrow::Cow;
-
 use crate::load::{Direction, Habit, Kind};
 use crate::relays::{
     DIRECT, Demands, HAPROXY, HAPROXY_NEW, HAPROXY_NEW_SPLICE, HAPROXY_NEW_UNIX, HAPROXY_SPLICE,
@@ -9,6 +7,10 @@ use crate::relays::{
 };
 use crate::report::{Goal, Measure};
 
+mod goals;
+mod measures;
+
+/// One thing that is measured.
 pub(crate) struct Workload {
     /// For the command line, and of its files.
     pub(crate) name: &'static str,
@@ -19,6 +21,8 @@ pub(crate) struct Workload {
     pub(crate) demands: Demands,
     pub(crate) method: Method,
     pub(crate) goals: &'static [Goal],
+    /// Whether ratios of the relays' numbers say something.
+    pub(crate) compared: bool,
 }
 
 /// How it is measured; a module of `measure` each.
@@ -37,82 +41,6 @@ pub(crate) enum Method {
     /// Reloads under load.
     Reloads,
 }
-
-const fn higher(name: &'static str) -> Measure {
-    Measure {
-        name: Cow::Borrowed(name),
-        lower_is_better: false,
-    }
-}
-
-const fn lower(name: &'static str) -> Measure {
-    Measure {
-        name: Cow::Borrowed(name),
-        lower_is_better: true,
-    }
-}
-
-const fn goal(gate: &'static Relay, peer: &'static Relay, ratio: f64) -> Goal {
-    Goal {
-        gate: Cow::Borrowed(gate.name),
-        peer: Cow::Borrowed(peer.name),
-        ratio,
-    }
-}
-
-const CONNECTIONS: &[Measure] = &[
-    higher("connections a relay CPU second"),
-    higher("connections a second"),
-    lower("errors"),
-];
-const ANSWERS: &[Measure] = &[
-    higher("answers a relay CPU second"),
-    higher("answers a second"),
-    lower("errors"),
-];
-const BYTES: &[Measure] = &[
-    higher("GB a relay CPU second"),
-    higher("GB a second"),
-    lower("errors"),
-];
-
-const MEMORY: &[Measure] = &[
-    lower("bytes a connection"),
-    lower("MB without connections"),
-    higher("connections"),
-];
-const DELAYS: &[Measure] = &[
-    lower("µs added to the direct median"),
-    lower("median, µs"),
-    lower("99 %, µs"),
-];
-const SLOPE: &[Measure] = &[
-    lower("CPU a connection, last tenth / first"),
-    higher("connections"),
-    lower("errors"),
-    lower("CPU µs each, first tenth"),
-    lower("CPU µs each, last tenth"),
-    lower("cores used when no port is left"),
-];
-const WAITING: &[Measure] = &[
-    lower("bytes a pending connection"),
-    lower("ms to serve 5,000"),
-    lower("CPU µs each"),
-    lower("errors"),
-];
-const RELOADED: &[Measure] = &[
-    lower("99.9 % with reloads / without"),
-    lower("failed"),
-    lower("median, ms"),
-    lower("99 %, ms"),
-    lower("99.9 %, ms"),
-    lower("longest, ms"),
-    lower("failed without reloads"),
-    lower("median without, ms"),
-    lower("99.9 % without, ms"),
-    lower("longest without, ms"),
-    lower("failed reloads"),
-];
 
 const TCP_AND_UNIX: &[Relay] = &[
     SYNGATE,
@@ -139,28 +67,38 @@ const BULK: &[Relay] = &[
 ];
 const SCRAPED: Relay = SYNGATE.scraped("syngate, scraped");
 
+const SYNGATE_REMOTE: Relay = SYNGATE.remote("syngate, remote", 1);
+const SYNGATE_SOURCES: Relay = SYNGATE.remote("syngate, remote, 4 sources", 4);
 const OUT_OF_PORTS: &[Relay] = &[
     SYNGATE,
     SYNGATE_UNIX,
     HAPROXY_NEW,
     HAPROXY,
     NGINX,
-    SYNGATE.remote("syngate, remote, 4 sources", 4),
+    SYNGATE_SOURCES,
     HAPROXY_NEW.remote("HAProxy new, remote, 4 sources", 4),
     NGINX.remote("nginx, remote, 4 sources", 4),
-    SYNGATE.remote("syngate, remote", 1),
+    SYNGATE_REMOTE,
     HAPROXY_NEW.remote("HAProxy new, remote", 1),
     NGINX.remote("nginx, remote", 1),
 ];
+const GATE_HAPROXY: Relay = SYNGATE.reloaded("syngate before HAProxy", Reload::GateHaproxy);
+const GATE_COMMAND: Relay = SYNGATE.reloaded("syngate before the backend", Reload::GateCommand);
+const USR2_NEW: Relay = HAPROXY_NEW.reloaded("HAProxy new -W, USR2", Reload::Usr2);
+const SUCCESSOR_NEW: Relay = HAPROXY_NEW.reloaded("HAProxy new -sf", Reload::Successor);
+const USR2: Relay = HAPROXY.reloaded("HAProxy -W, USR2", Reload::Usr2);
+const SUCCESSOR: Relay = HAPROXY.reloaded("HAProxy -sf", Reload::Successor);
+const SYN_DROP: Relay = HAPROXY.reloaded("HAProxy -sf, SYNs dropped", Reload::SynDrop);
+const HUP: Relay = NGINX.reloaded("nginx, HUP", Reload::Hup);
 const RELOADS: &[Relay] = &[
-    SYNGATE.reloaded("syngate before HAProxy", Reload::GateHaproxy),
-    SYNGATE.reloaded("syngate before the backend", Reload::GateCommand),
-    HAPROXY_NEW.reloaded("HAProxy new -W, USR2", Reload::Usr2),
-    HAPROXY_NEW.reloaded("HAProxy new -sf", Reload::Successor),
-    HAPROXY.reloaded("HAProxy -W, USR2", Reload::Usr2),
-    HAPROXY.reloaded("HAProxy -sf", Reload::Successor),
-    HAPROXY.reloaded("HAProxy -sf, SYNs dropped", Reload::SynDrop),
-    NGINX.reloaded("nginx, HUP", Reload::Hup),
+    GATE_HAPROXY,
+    GATE_COMMAND,
+    USR2_NEW,
+    SUCCESSOR_NEW,
+    USR2,
+    SUCCESSOR,
+    SYN_DROP,
+    HUP,
 ];
 
 const SHORT: Kind = Kind::Exchange {
@@ -178,11 +116,12 @@ const fn steady(
         name,
         title,
         about,
-        measures: CONNECTIONS,
+        measures: measures::CONNECTIONS,
         relays: TCP,
         demands: Demands::PLAIN,
         method: Method::Steady(load),
         goals: &[],
+        compared: true,
     }
 }
 
@@ -197,7 +136,7 @@ const fn ping_pong(
         habit: Habit::Repeats,
     };
     Workload {
-        measures: ANSWERS,
+        measures: measures::ANSWERS,
         goals,
         ..steady(
             name,
@@ -217,54 +156,19 @@ const fn bulk(
 ) -> Workload {
     let about = "As much as goes through. Source and sink share a core and are often the limit, so the rate says little about relays.";
     Workload {
-        measures: BYTES,
+        measures: measures::BYTES,
         relays: BULK,
         goals,
         ..steady(name, title, about, Kind::Bulk { streams, direction })
     }
 }
 
-const ONE_STREAM: &[Goal] = &[
-    goal(&SYNGATE, &HAPROXY_NEW, 3.0),
-    goal(&SYNGATE, &HAPROXY, 3.0),
-    goal(&SYNGATE, &HAPROXY_NEW_SPLICE, 1.2),
-    goal(&SYNGATE, &HAPROXY_SPLICE, 1.2),
-];
-const SIXTEEN_STREAMS: &[Goal] = &[
-    goal(&SYNGATE, &HAPROXY_NEW, 2.5),
-    goal(&SYNGATE, &HAPROXY, 2.5),
-    goal(&SYNGATE, &HAPROXY_NEW_SPLICE, 1.1),
-    goal(&SYNGATE, &HAPROXY_SPLICE, 1.1),
-];
-const PING_PONG_64: &[Goal] = &[
-    goal(&SYNGATE, &HAPROXY_NEW, 1.1),
-    goal(&SYNGATE, &HAPROXY, 1.1),
-];
-const PING_PONG_512: &[Goal] = &[
-    goal(&SYNGATE, &HAPROXY_NEW, 1.15),
-    goal(&SYNGATE, &HAPROXY, 1.15),
-];
-const LATENCY_GOALS: &[Goal] = &[
-    goal(&SYNGATE, &HAPROXY_NEW, 1.05),
-    goal(&SYNGATE, &HAPROXY, 1.05),
-];
-const SCRAPE_GOAL: &[Goal] = &[goal(&SCRAPED, &SYNGATE, 0.97)];
-const SHORT_GOALS: &[Goal] = &[
-    goal(&SYNGATE, &HAPROXY_NEW, 1.1),
-    goal(&SYNGATE, &HAPROXY, 1.1),
-    goal(&SYNGATE, &NGINX, 0.97),
-    goal(&SYNGATE_UNIX, &HAPROXY_NEW, 1.6),
-    goal(&SYNGATE_UNIX, &HAPROXY, 1.6),
-    goal(&SYNGATE_UNIX, &HAPROXY_NEW_UNIX, 1.1),
-    goal(&SYNGATE_UNIX, &HAPROXY_UNIX, 1.1),
-];
-
 /// In the order of the page.
 pub(crate) fn all() -> Vec<Workload> {
     vec![
         Workload {
             relays: TCP_AND_UNIX,
-            goals: SHORT_GOALS,
+            goals: goals::SHORT_GOALS,
             ..steady(
                 "short",
                 "Short connections, the client closes first",
@@ -288,41 +192,41 @@ pub(crate) fn all() -> Vec<Workload> {
             "pingpong-64",
             "Requests on 64 kept connections",
             64,
-            PING_PONG_64,
+            goals::PING_PONG_64,
         ),
         ping_pong(
             "pingpong-512",
             "Requests on 512 kept connections",
             512,
-            PING_PONG_512,
+            goals::PING_PONG_512,
         ),
         bulk(
             "bulk-down-1",
             "Bulk, one stream to the client",
             1,
             Direction::Down,
-            ONE_STREAM,
+            goals::ONE_STREAM,
         ),
         bulk(
             "bulk-down-16",
             "Bulk, 16 streams to the client",
             16,
             Direction::Down,
-            SIXTEEN_STREAMS,
+            goals::SIXTEEN_STREAMS,
         ),
         bulk(
             "bulk-up-1",
             "Bulk, one stream to the backend",
             1,
             Direction::Up,
-            ONE_STREAM,
+            goals::ONE_STREAM,
         ),
         bulk(
             "bulk-up-16",
             "Bulk, 16 streams to the backend",
             16,
             Direction::Up,
-            SIXTEEN_STREAMS,
+            goals::SIXTEEN_STREAMS,
         ),
         Workload {
             relays: RELAYS,
@@ -365,7 +269,7 @@ pub(crate) fn all() -> Vec<Workload> {
         },
         Workload {
             relays: &[SCRAPED, SYNGATE],
-            goals: SCRAPE_GOAL,
+            goals: goals::SCRAPE_GOAL,
             ..steady(
                 "scrape",
                 "Short connections while metrics are read",
@@ -377,21 +281,23 @@ pub(crate) fn all() -> Vec<Workload> {
             name: "idle",
             title: "Memory of idle connections",
             about: "Resident memory of the relay's processes, which up to 9,000 connections add after a request each. The kernel's own is the same for all.",
-            measures: MEMORY,
+            measures: measures::MEMORY,
             relays: RELAYS,
             demands: Demands::PLAIN,
             method: Method::Idle,
-            goals: &[],
+            goals: goals::IDLE_GOALS,
+            compared: true,
         },
         Workload {
             name: "latency",
             title: "Latency on one connection",
             about: "500 requests a second on one connection, and nothing else. Most of what a relay adds is the wake-up of an idle core.",
-            measures: DELAYS,
+            measures: measures::DELAYS,
             relays: TCP,
             demands: Demands::PLAIN,
             method: Method::Latency,
-            goals: LATENCY_GOALS,
+            goals: goals::LATENCY_GOALS,
+            compared: true,
         },
         Workload {
             name: "ports",
@@ -400,32 +306,35 @@ pub(crate) fn all() -> Vec<Workload> {
                     A relay is given up when a tenth takes more than 10 s. Remote: the endpoint isn't a loopback address; with one source \
                     address 28,000 connections, and then a look at what the relay does when no port is left. HAProxy has a `server` line for each \
                     source, nginx `split_clients` and `proxy_bind`.",
-            measures: SLOPE,
+            measures: measures::SLOPE,
             relays: OUT_OF_PORTS,
             demands: Demands::PLAIN,
             method: Method::Ports,
-            goals: &[],
+            goals: goals::PORTS_GOALS,
+            compared: false,
         },
         Workload {
             name: "pending",
             title: "Connections that wait for a backend",
             about: "5,000 connections during a hold, and its release. No peer holds connections.",
-            measures: WAITING,
+            measures: measures::WAITING,
             relays: &[SYNGATE, SYNGATE_UNIX],
             demands: Demands::PLAIN,
             method: Method::Pending,
-            goals: &[],
+            goals: goals::PENDING_GOALS,
+            compared: false,
         },
         Workload {
             name: "reloads",
             title: "Reloads under load",
             about: "90,000 short connections, 3,000 a second whatever happens, with 22 reloads, one each 1.3 s, and without. A connection's time \
-                    runs from when it was due. The same backend is behind all; before HAProxy, syngate has the distribution's one as its backend.",
-            measures: RELOADED,
+                    runs from when it was due; those that failed have none. The same backend is behind all; before HAProxy, syngate has the distribution's one as its backend.",
+            measures: measures::RELOADED,
             relays: RELOADS,
             demands: Demands::PLAIN,
             method: Method::Reloads,
-            goals: &[],
+            goals: goals::RELOAD_GOALS,
+            compared: true,
         },
     ]
 }
@@ -463,7 +372,7 @@ mod tests {
                     .all(|other| other.name != workload.name)
             );
             for goal in workload.goals {
-                for relay in [&goal.gate, &goal.peer] {
+                for relay in [Some(&goal.gate), goal.peer.as_ref()].into_iter().flatten() {
                     assert!(
                         workload.relays.iter().any(|other| other.name == relay),
                         "{}: {relay}",

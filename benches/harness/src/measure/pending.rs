@@ -1,7 +1,7 @@
 //! Connections that wait for a backend: what each costs in memory, and how they are handed over when it comes.
 
 use std::io;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -70,6 +70,7 @@ fn sample(bench: &Bench, site: &Site, relay: &Process) -> io::Result<Sample> {
 
     let cpu = relay.cpu()?;
     let mut release = ask("release");
+    release.stdout(Stdio::null()).stderr(Stdio::null());
     let start = Instant::now();
     // The clients are read from while the verb is at work.
     let verb = Process::start(&mut release, &bench.cores.relay(1)?)?;

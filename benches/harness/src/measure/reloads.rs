@@ -32,6 +32,9 @@ pub(super) fn run(bench: &Bench, workload: &Workload) -> io::Result<Vec<Row>> {
         Programs::skipped("dropping SYNs: there is no iptables");
         sites.retain(|site| site.relay.reload != Some(Reload::SynDrop));
     }
+    if !bench.programs.has(Program::Haproxy) {
+        sites.retain(|site| site.relay.reload != Some(Reload::GateHaproxy));
+    }
     let reloads = if bench.quick { QUICK_RELOADS } else { RELOADS };
     Ok(rounds(
         bench.rounds.min(ROUNDS),
