@@ -5,9 +5,9 @@ use std::fmt::Write;
 use crate::page::figure;
 use crate::report::Report;
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 800.0;
 /// Of the labels at the left.
-const LABEL: f64 = 190.0;
+const LABEL: f64 = 230.0;
 /// Kept free at the right, for the numbers.
 const MARGIN: f64 = 90.0;
 const ROW: f64 = 26.0;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::arguments::Arguments;
 use crate::machine::Cores;
+use crate::process::Process;
 use crate::relays::{Program, Programs, Site};
 use crate::report::{Row, Sample};
 use crate::workloads::{Method, Workload};
@@ -51,6 +52,23 @@ impl Bench {
     /// A slice, or a shorter one.
     fn slice(&self, usual: Duration) -> Duration {
         if self.quick { usual / 3 } else { usual }
+    }
+
+    /// Starts the relays of all sites, side by side; a peer that doesn't start is left out, and a line says why.
+    fn start(&self, sites: Vec<Site>) -> io::Result<(Vec<Site>, Vec<Option<Process>>)> {
+        let (mut started, mut relays) = (Vec::new(), Vec::new());
+        for site in sites {
+            let cores = self.cores.relay(site.demands.workers)?;
+            match site.start(&self.programs, &cores) {
+                Ok(relay) => {
+                    relays.push(relay);
+                    started.push(site);
+                }
+                Err(error) if site.relay.program == Program::Syngate => return Err(error),
+                Err(error) => Programs::skipped(&error.to_string()),
+            }
+        }
+        Ok((started, relays))
     }
 
     /// A place for each relay that can take part, below a directory of the workload's own.

@@ -146,10 +146,14 @@ impl Report {
 
     /// `None` where the workload has no result yet.
     pub(crate) fn read(results: &Path, workload: &str) -> io::Result<Option<Report>> {
-        match fs::read(results.join(format!("{workload}.json"))) {
-            Ok(json) => Ok(Some(
-                serde_json::from_slice(&json).map_err(io::Error::other)?,
-            )),
+        let file = results.join(format!("{workload}.json"));
+        match fs::read(&file) {
+            Ok(json) => serde_json::from_slice(&json).map(Some).map_err(|error| {
+                let file = file.display();
+                io::Error::other(format!(
+                    "{file} isn't a result; remove it, or measure again: {error}"
+                ))
+            }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }

@@ -17,30 +17,24 @@ const SLICE: Duration = Duration::from_secs(1);
 
 pub(super) fn run(bench: &Bench, workload: &Workload) -> io::Result<Vec<Row>> {
     let sites = bench.sites(workload)?;
-    let mut rows = namespace::within(&[], &[], || {
+    namespace::within(&[], &[], || {
         let places: Vec<_> = sites.iter().map(Site::backend).collect();
         let _backend = backend::start(Behaviour::Answer, &places, &bench.cores.load()?)?;
-        let cores = bench.cores.relay(workload.demands.workers)?;
-        let _relays = sites
-            .iter()
-            .map(|site| site.start(&bench.programs, &cores))
-            .collect::<io::Result<Vec<_>>>()?;
-        Ok(rounds(bench.rounds, rows(&sites), workload, |number| {
+        let (sites, _relays) = bench.start(sites)?;
+        let mut rows = rounds(bench.rounds, rows(&sites), workload, |number| {
             let latencies = paced::latencies(sites[number].targets()[0], bench.slice(SLICE))?;
             let at = |share| Some(percentile(&latencies, share));
             Ok(vec![None, at(0.5), at(0.99)])
-        }))
-    })?;
-    let direct = sites
-        .iter()
-        .position(|site| site.relay.program == Program::Direct);
-    if let Some(direct) = direct {
-        let base = rows[direct].samples.clone();
+        });
+        let direct = sites
+            .iter()
+            .position(|site| site.relay.program == Program::Direct);
+        let base = direct.map_or(Vec::new(), |direct| rows[direct].samples.clone());
         for row in &mut rows {
             add_difference(&mut row.samples, &base);
         }
-    }
-    Ok(rows)
+        Ok(rows)
+    })
 }
 
 /// The first measure: the median, less the direct one's median of the same round.

@@ -18,21 +18,16 @@ use crate::workloads::Workload;
 /// What is measured, and what goes before it until all connections are there.
 const SLICE: Duration = Duration::from_millis(350);
 const BEFORE: Duration = Duration::from_millis(60);
-/// Once, after the start.
-const WARM_UP: Duration = Duration::from_millis(300);
 
 pub(super) fn run(bench: &Bench, workload: &Workload, load: Kind) -> io::Result<Vec<Row>> {
     let sites = bench.sites(workload)?;
     namespace::within(&[], &[], || {
         let places: Vec<_> = sites.iter().map(Site::backend).collect();
         let _backend = backend::start(behaviour(load), &places, &bench.cores.load()?)?;
-        let cores = bench.cores.relay(workload.demands.workers)?;
-        let relays = sites
-            .iter()
-            .map(|site| site.start(&bench.programs, &cores))
-            .collect::<io::Result<Vec<_>>>()?;
-        for site in &sites {
-            Load::open(load, &site.targets())?.run(WARM_UP)?;
+        let (sites, relays) = bench.start(sites)?;
+        for (site, relay) in sites.iter().zip(&relays) {
+            // A warm-up: what fails here fails again, and is told then.
+            let _ = slice(site, relay.as_ref(), load, bench.slice(SLICE));
         }
         Ok(rounds(bench.rounds, rows(&sites), workload, |number| {
             let relay = relays[number].as_ref();

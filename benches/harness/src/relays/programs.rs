@@ -29,16 +29,15 @@ impl Programs {
         let mut found = BTreeMap::new();
         for (program, variable, default, flag) in SOUGHT {
             let named = env::var(variable).unwrap_or_else(|_| default.to_owned());
-            let version = Path::new(&named)
-                .file_name()
-                .and_then(|_| version(&named, flag));
-            match version {
+            match version(&named, flag) {
                 Some(version) => {
                     found.insert(program, (PathBuf::from(named), version));
                 }
+                None if named.is_empty() => {
+                    Programs::skipped(&format!("{program:?}: {variable} names none"));
+                }
                 None => Programs::skipped(&format!(
-                    "{program:?}: {} isn't a program that starts; {variable} can name one",
-                    if named.is_empty() { "nothing" } else { &named },
+                    "{program:?}: `{named}` doesn't start; {variable} can name another"
                 )),
             }
         }
