@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 
 /// Where results go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Output {
     /// A JSON document and a chart a workload.
     pub(crate) results: PathBuf,
     pub(crate) page: PathBuf,
@@ -68,13 +68,13 @@ impl Arguments {
     }
 
     /// Where to write; `None` for results that aren't worth it.
-    pub(crate) fn results(&self) -> Option<Place> {
+    pub(crate) fn output(&self) -> Option<Output> {
         match &self.out {
-            Some(directory) => Some(Place {
+            Some(directory) => Some(Output {
                 results: directory.clone(),
                 page: directory.join("BENCHMARKS.md"),
             }),
-            None => (self.rounds >= ENOUGH && !self.quick).then(|| Place {
+            None => (self.rounds >= ENOUGH && !self.quick).then(|| Output {
                 results: "benches/results".into(),
                 page: "BENCHMARKS.md".into(),
             }),
@@ -100,17 +100,17 @@ mod tests {
 
     #[test]
     fn only_results_of_enough_rounds_are_kept() {
-        assert!(parse("--only short").expect("fine").results().is_some());
-        assert!(parse("--rounds 10").expect("fine").results().is_none());
+        assert!(parse("--only short").expect("fine").output().is_some());
+        assert!(parse("--rounds 10").expect("fine").output().is_none());
         assert!(
             parse("--quick --rounds 11")
                 .expect("fine")
-                .results()
+                .output()
                 .is_none()
         );
-        let place = parse("--quick --out /tmp/x").expect("fine").results();
+        let output = parse("--quick --out /tmp/x").expect("fine").output();
         assert_eq!(
-            place.expect("a place").page,
+            output.expect("a place").page,
             PathBuf::from("/tmp/x/BENCHMARKS.md")
         );
     }

@@ -67,9 +67,9 @@ fn measure(words: &[String]) -> std::io::Result<()> {
         let rows = measure::run(&bench, &workload)?;
         let report = Report::new(&workload, rows, &bench, &command)?;
         println!("{}", page::section(&report));
-        if let Some(place) = arguments.results() {
-            report.write(&place)?;
-            page::write(&place)?;
+        if let Some(output) = arguments.output() {
+            report.write(&output)?;
+            page::write(&output)?;
         }
     }
     Ok(())

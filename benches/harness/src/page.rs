@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::io;
 
-use crate::arguments::Place;
+use crate::arguments::Output;
 use crate::report::{Report, Row};
 use crate::statistics::Spread;
 use crate::workloads;
@@ -18,7 +18,7 @@ how. Don't edit it.
 How to read it:
 
 - The measure is what a relay does with a second of its own CPU time (`schedstat` of all its processes and threads). What else the
-  machine does meanwhile costs a relay time, but no CPU time.
+  machine does meanwhile costs a relay time, but hardly any CPU time.
 - The relay has one core, load and backend have another; all is in a network namespace of its own, without loss, with reno.
 - Relays are loaded in turn, in slices of a few tenths of a second. A ratio is of two slices of one round. Quoted are the median over the
   rounds and, in brackets, the quartiles.
@@ -29,23 +29,23 @@ How to read it:
 - nginx doesn't pass a half close on: it closes both sides at the first end of stream. That saves it system calls.
 ";
 
-/// Writes the page from all results in the place.
-pub(crate) fn write(place: &Place) -> io::Result<()> {
+/// Writes the page from all results that are there.
+pub(crate) fn write(output: &Output) -> io::Result<()> {
     let mut reports = Vec::new();
     for workload in workloads::all() {
-        reports.extend(Report::read(&place.results, workload.name)?);
+        reports.extend(Report::read(&output.results, workload.name)?);
     }
-    let base = place.page.parent().unwrap_or(&place.page);
-    let charts = place.results.strip_prefix(base).unwrap_or(&place.results);
-    fs::write(&place.page, page(&reports, &charts.display().to_string()))
+    let base = output.page.parent().unwrap_or(&output.page);
+    let charts = output.results.strip_prefix(base).unwrap_or(&output.results);
+    fs::write(&output.page, page(&reports, &charts.display().to_string()))
 }
 
 fn page(reports: &[Report], charts: &str) -> String {
     let mut page = HEAD.to_owned();
     page += "\n## Where a peer wins\n\nRows of one kind (TCP or unix endpoint) in which the better quartile of the ratio, too, is the peer's.\n\n";
-    let wins: Vec<String> = reports.iter().flat_map(peers_wins).collect();
-    page += if wins.is_empty() { "Nowhere.\n" } else { "" };
-    page += &wins.concat();
+    list(&mut page, reports.iter().flat_map(peers_wins));
+    page += "\n## Which goals are missed\n\nBy the median.\n\n";
+    list(&mut page, reports.iter().flat_map(missed));
     for report in reports {
         let chart = match charts {
             "" => format!("{}.svg", report.workload),
@@ -59,6 +59,25 @@ fn page(reports: &[Report], charts: &str) -> String {
         );
     }
     page
+}
+
+/// An item a line.
+fn list(page: &mut String, lines: impl Iterator<Item = String>) {
+    let before = page.len();
+    for line in lines {
+        let _ = writeln!(page, "- {line}");
+    }
+    if page.len() == before {
+        *page += "None.\n";
+    }
+}
+
+/// A line a goal.
+fn missed(report: &Report) -> Vec<String> {
+    let missed = goals(report).into_iter().filter(|(_, met)| !met);
+    missed
+        .map(|(goal, _)| format!("{}: {goal}", report.title))
+        .collect()
 }
 
 /// The rows that others are compared with.
@@ -77,7 +96,7 @@ fn peers_wins(report: &Report) -> Vec<String> {
             peers.filter_map(|peer| {
                 let ratio = gate.ratio(peer).filter(|ratio| report.peer_wins(*ratio))?;
                 Some(format!(
-                    "- {}: {} against {}: {}\n",
+                    "{}: {} against {}: {}",
                     report.title,
                     gate.relay,
                     peer.relay,
@@ -121,7 +140,10 @@ pub(crate) fn section(report: &Report) -> String {
         }));
         line(&mut text, &cells);
     }
-    text += &goals(report);
+    for (number, (goal, _)) in goals(report).iter().enumerate() {
+        text += if number == 0 { "\nGoals:\n\n" } else { "" };
+        let _ = writeln!(text, "- {goal}");
+    }
     let _ = write!(
         text,
         "\n{} rounds, {}, {}; {}. `{}`\n",
@@ -134,35 +156,26 @@ pub(crate) fn section(report: &Report) -> String {
     text
 }
 
-/// What was wanted, and whether it is reached.
-fn goals(report: &Report) -> String {
-    let mut text = String::new();
+/// What was wanted, a line each, and whether it is reached.
+fn goals(report: &Report) -> Vec<(String, bool)> {
     let bound = if report.measures[0].lower_is_better {
         "at most"
     } else {
         "at least"
     };
-    for goal in &report.goals {
-        let Some(reached) = report.reached(goal) else {
-            continue;
-        };
-        let verdict = if report.meets(goal, reached) {
-            "reached"
-        } else {
-            "**missed**"
-        };
+    let goals = report.goals.iter().filter_map(|goal| {
+        let reached = report.reached(goal)?;
+        let met = report.meets(goal, reached);
         let what = match &goal.peer {
             Some(peer) => format!("{} / {peer}", goal.gate),
             None => goal.gate.to_string(),
         };
-        let _ = write!(
-            text,
-            "\n- Goal, {what}: {bound} {}; {verdict} with {}.",
-            goal.bound,
-            spread(reached)
-        );
-    }
-    text + if report.goals.is_empty() { "" } else { "\n" }
+        let verdict = if met { "reached" } else { "**missed**" };
+        let reached = spread(reached);
+        let line = format!("{what}: {bound} {}; {verdict} with {reached}", goal.bound);
+        Some((line, met))
+    });
+    goals.collect()
 }
 
 fn line(text: &mut String, cells: &[String]) {
@@ -247,7 +260,7 @@ mod tests {
             page(&[slower], "c")
                 .contains("- Short <connections>: syngate against peer & sons: 0.500")
         );
-        assert!(page(&[faster], "c").contains("Nowhere."));
+        assert!(page(&[faster], "c").contains("None.\n\n## Which"));
     }
 
     #[test]
@@ -268,6 +281,8 @@ mod tests {
                 bound,
             }];
             assert!(section(&report).contains(verdict));
+            let missed = page(&[report.clone()], "").contains("- Short <connections>: syngate /");
+            assert_eq!(missed, verdict.starts_with("**"));
         }
     }
 }

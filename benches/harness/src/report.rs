@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::Place;
+use crate::arguments::Output;
 use crate::chart;
 use crate::machine;
 use crate::measure::Bench;
@@ -136,9 +136,9 @@ impl Report {
     }
 
     /// Writes the document and the chart.
-    pub(crate) fn write(&self, place: &Place) -> io::Result<()> {
-        fs::create_dir_all(&place.results)?;
-        let file = |ending| place.results.join(format!("{}.{ending}", self.workload));
+    pub(crate) fn write(&self, output: &Output) -> io::Result<()> {
+        fs::create_dir_all(&output.results)?;
+        let file = |ending| output.results.join(format!("{}.{ending}", self.workload));
         let json = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
         fs::write(file("json"), json + "\n")?;
         fs::write(file("svg"), chart::draw(self))
