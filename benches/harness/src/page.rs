@@ -195,10 +195,10 @@ fn spread(spread: Spread) -> String {
     )
 }
 
-/// Three digits that count, thousands apart: 0.0123, 1.23, 12.3, 1,234.
+/// Three digits that count, or a whole number, thousands apart: 0.0123, 1.23, 12.3, 1,234, 2.
 pub(crate) fn figure(value: f64) -> String {
     let size = value.abs();
-    if size >= 99.95 || value == 0.0 {
+    if size >= 99.95 || value.fract() == 0.0 {
         return thousands(value.round());
     }
     let digits = (2 - size.log10().floor() as i32).clamp(0, 6) as usize;
@@ -230,6 +230,7 @@ mod tests {
     fn figures_have_three_digits_that_count() {
         for (value, text) in [
             (0.0, "0"),
+            (2.0, "2"),
             (0.012_34, "0.0123"),
             (1.234, "1.23"),
             (12.34, "12.3"),
@@ -246,7 +247,7 @@ mod tests {
     fn a_section_has_the_ratio_and_its_spread() {
         let text = section(&example(&[3.0, 2.0, 4.0], &[1.0, 1.0, 1.0]));
         assert!(
-            text.contains("| peer & sons | 1.00 [1.00–1.00] | 3.00 [2.50–3.50] |"),
+            text.contains("| peer & sons | 1 [1–1] | 3 [2.50–3.50] |"),
             "{text}"
         );
         assert!(text.contains("3 rounds, 2026-01-31"));

@@ -285,7 +285,7 @@ impl Site {
             let ended = process.child.try_wait()?;
             if ended.is_some() || Instant::now() > deadline {
                 let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
-                let name = self.relay.name;
+                let (name, log) = (self.relay.name, log.trim());
                 return Err(io::Error::other(format!("{name} doesn't listen: {log}")));
             }
             thread::sleep(Duration::from_millis(10));

@@ -34,10 +34,10 @@ impl Programs {
                     found.insert(program, (PathBuf::from(named), version));
                 }
                 None if named.is_empty() => {
-                    Programs::skipped(&format!("{program:?}: {variable} names none"));
+                    Programs::skipped(&format!("a peer, since {variable} names no program"));
                 }
                 None => Programs::skipped(&format!(
-                    "{program:?}: `{named}` doesn't start; {variable} can name another"
+                    "`{named}` doesn't start; {variable} can name another"
                 )),
             }
         }
