@@ -22,10 +22,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What has become of the connections.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Of those that were answered, in milliseconds, sorted.
+    /// Of all connections, in milliseconds, sorted; one that failed counts as 10 s, else who fails would look fast.
     pub(crate) latencies: Vec<f64>,
     /// Refused, reset, cut short, or not answered in 10 s.
     pub(crate) failed: u64,
+}
+
+impl Outcome {
+    fn fail(&mut self) {
+        self.failed += 1;
+        self.latencies.push(PATIENCE.as_secs_f64() * 1e3);
+    }
 }
 
 struct Client {
@@ -89,7 +96,7 @@ impl Schedule {
         let number = self.clients.len();
         self.clients.push(None);
         let Ok(socket) = connect(target, self.sources.next()) else {
-            self.outcome.failed += 1;
+            self.outcome.fail();
             return Ok(());
         };
         let asked = write(&socket, &REQUEST) == Moved::Bytes(REQUEST.len());
@@ -140,7 +147,7 @@ impl Schedule {
     }
 
     fn fail(&mut self, number: usize) {
-        self.outcome.failed += 1;
+        self.outcome.fail();
         self.clients[number] = None;
     }
 
