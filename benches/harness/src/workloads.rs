@@ -328,7 +328,8 @@ pub(crate) fn all() -> Vec<Workload> {
             name: "reloads",
             title: "Reloads under load",
             about: "90,000 short connections, 3,000 a second whatever happens, with 22 reloads, one each 1.3 s, and without. A connection's time \
-                    runs from when it was due; one that failed counts as 10 s. The same backend is behind all; before HAProxy, syngate has the distribution's one as its backend.",
+                    runs from when it was due; one that failed counts as 10 s. The same backend is \
+                    behind all; before HAProxy, syngate has the distribution's one as its backend.",
             measures: measures::RELOADED,
             relays: RELOADS,
             demands: Demands::PLAIN,
