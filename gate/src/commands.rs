@@ -108,7 +108,10 @@ impl Worker {
                     _ => self.close_listener(index),
                 }
             }
-            Command::Activate(id, generation, settings) => {
+            Command::Activate(id, generation, settings, renamed) => {
+                for listener in renamed.iter() {
+                    self.rename(Arc::clone(listener));
+                }
                 self.activate(id, generation, settings);
             }
             Command::Hold(id, held) => {
@@ -193,6 +196,32 @@ impl Worker {
         let listener = LocalListener::new(id, service, metrics, Some(listener));
         let index = place(&mut self.listeners, listener) as u32;
         self.connect_listener(index);
+        self.register(index);
+    }
+
+    /// An open listener goes on by another name, with all its connections; the flip that follows says where they go.
+    fn rename(&mut self, new: Arc<SharedListener>) {
+        let Some(index) = self.listener(new.id) else {
+            return;
+        };
+        let Some(listener) = &mut self.listeners[index as usize] else {
+            return;
+        };
+        let Some(old) = listener.socket.replace(Arc::clone(&new)) else {
+            return;
+        };
+        listener.metrics = Arc::clone(&new.metrics);
+        let told = listener.told as u64;
+        old.pending.fetch_sub(told, Ordering::SeqCst);
+        new.pending.fetch_add(told, Ordering::SeqCst);
+        let slots = (0..self.slots.capacity()).filter_map(|slot| self.slots.at(slot));
+        for connection in slots.filter(|connection| connection.listener == index) {
+            let state = connection.state();
+            old.metrics.block(self.index).open[state].dec();
+            new.metrics.block(self.index).open[state].inc();
+        }
+        // A pause that goes on for a reason comes again.
+        self.unpause(&old);
         self.register(index);
     }
 

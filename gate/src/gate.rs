@@ -205,7 +205,8 @@ impl Gate {
     }
 
     /// Makes a generation the one that new and pending connections go to; `None`: they wait. The settings are the service's from
-    /// then on, time-outs and limits for the running connections too.
+    /// then on, time-outs and limits for the running connections too. `names` are those of listeners that get another one with it;
+    /// their connections go on as those of the listener by its new name.
     ///
     /// When this has returned no worker leases another connection to any other generation of the service, and connects to
     /// others that hadn't completed are pending again. A listener for which the new one has no endpoint is about to be closed: its
@@ -215,9 +216,22 @@ impl Gate {
         service: ServiceId,
         generation: Option<Arc<Generation>>,
         settings: ServiceSettings,
+        names: &[(ListenerId, &str)],
     ) {
-        self.all(Command::Activate(service, generation, Arc::new(settings)))
+        let (old, renamed): (Vec<_>, Vec<_>) = {
+            let mut registry = self.registry();
+            let names = names.iter();
+            names
+                .filter_map(|(id, name)| registry.rename(*id, name))
+                .unzip()
+        };
+        let (settings, renamed) = (Arc::new(settings), renamed.into());
+        self.all(Command::Activate(service, generation, settings, renamed))
             .await;
+        let registry = self.registry();
+        for old in old {
+            registry.forget_metrics(service, old.metrics.name());
+        }
     }
 
     /// Holds a service, or lets it go. With `true` it returns when every connect under way has ended.

@@ -40,8 +40,13 @@ pub(crate) enum Command {
     HandOver(ListenerId, Arc<SharedListener>),
     /// The first worker accepts until nothing is left, at most 1.2 s; the others let go at once.
     Close(ListenerId),
-    /// Both change at once: a connection that goes to a generation goes by its settings.
-    Activate(ServiceId, Option<Arc<Generation>>, Arc<ServiceSettings>),
+    /// All change at once: a connection that goes to a generation goes by its settings, and by its names of the listeners.
+    Activate(
+        ServiceId,
+        Option<Arc<Generation>>,
+        Arc<ServiceSettings>,
+        Arc<[Arc<SharedListener>]>,
+    ),
     /// With `true`, acknowledged when no connect is under way.
     Hold(ServiceId, bool),
     Reset(ServiceId, u64, CloseReason),
@@ -181,7 +186,7 @@ impl SharedListener {
         }
     }
 
-    /// Another listener of the same socket: what the kernel has dropped there so far is this one's.
+    /// The same socket as another listener, or by another name: what the kernel has dropped there so far is this one's.
     pub(crate) fn heir(
         &self,
         id: ListenerId,

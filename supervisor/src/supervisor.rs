@@ -241,7 +241,7 @@ impl Supervisor {
                 .map_err(StartError::System)?;
         }
         for service in &mut self.services {
-            service.open(&self.cx).await;
+            service.open(&mut self.cx).await;
             if service.rollout.config().is_complete() {
                 service.feed(&mut self.cx, Event::Start).await;
             } else {

@@ -26,6 +26,18 @@ impl Registry {
             .map(|open| open.id)
     }
 
+    /// Gives an open listener another name. The one that it was and the one that it is.
+    pub(super) fn rename(
+        &mut self,
+        id: ListenerId,
+        name: &str,
+    ) -> Option<(Arc<SharedListener>, Arc<SharedListener>)> {
+        let old = self.listeners.get_mut(&id)?;
+        let metrics = self.services.get(&old.service)?.listener(name);
+        let new = Arc::new(old.heir(id, old.service, metrics, old.raw));
+        Some((std::mem::replace(old, Arc::clone(&new)), new))
+    }
+
     /// Ends the series of a listener that is gone. One that has moved to another address goes on counting in the same.
     pub(super) fn forget_metrics(&self, service: ServiceId, name: &str) {
         if self.listener(service, name).is_none()

@@ -176,12 +176,12 @@ fn an_earlier_deadline_leaves_no_second_one_behind() {
     for seconds in [20, 10] {
         ground.settings.pending_timeout = Duration::from_secs(seconds);
         let settings = Arc::new(ground.settings.clone());
-        ground.command(Command::Activate(SERVICE, None, settings));
+        ground.command(Command::Activate(SERVICE, None, settings, Arc::default()));
     }
     // And from then on it is put off whenever it comes.
     ground.settings.pending_timeout = Duration::from_secs(1000);
     let settings = Arc::new(ground.settings.clone());
-    ground.command(Command::Activate(SERVICE, None, settings));
+    ground.command(Command::Activate(SERVICE, None, settings, Arc::default()));
     let mut live = 0;
     let now = ground.worker.clock.now();
     let seconds = |seconds| now + Duration::from_secs(seconds);

@@ -147,14 +147,14 @@ impl Fixture {
 
     pub(crate) fn activate_with(&self, generation: &Arc<Generation>, settings: ServiceSettings) {
         let generation = Some(Arc::clone(generation));
-        wait(self.gate.activate(self.service, generation, settings));
+        wait(self.gate.activate(self.service, generation, settings, &[]));
     }
 
     /// Nothing is active any more.
     pub(crate) fn deactivate(&self) {
         wait(
             self.gate
-                .activate(self.service, None, self.settings.clone()),
+                .activate(self.service, None, self.settings.clone(), &[]),
         );
     }
 

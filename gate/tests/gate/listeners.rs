@@ -39,7 +39,11 @@ fn a_listener_that_is_handed_over_refuses_nobody() {
     let heir = wait(fixture.gate.add_service("heir", settings()));
     let endpoints = vec![(None, vec![tcp_endpoint(echo("new "))])];
     let generation = Generation::new(1, 2, endpoints, Vec::new());
-    wait(fixture.gate.activate(heir, Some(generation), settings()));
+    wait(
+        fixture
+            .gate
+            .activate(heir, Some(generation), settings(), &[]),
+    );
     let old = fixture.client();
     fixture.until_open(1);
     let done = AtomicBool::new(false);
@@ -288,7 +292,7 @@ fn a_removed_service_leaves_nothing_and_others_run_on() {
     // Commands for what has gone are acknowledged all the same.
     wait(fixture.gate.close(id));
     wait(fixture.gate.hold(other, true));
-    wait(fixture.gate.activate(other, None, settings()));
+    wait(fixture.gate.activate(other, None, settings(), &[]));
     wait(fixture.gate.remove_service(other));
     assert!(wait(fixture.gate.connections(other)).is_empty());
     let late = bind(&Address::Tcp(LOOPBACK));
@@ -396,6 +400,74 @@ fn who_came_through_a_removed_listener_goes_to_the_old_generation() {
     fixture.until_empty();
     assert_eq!(old.leases(), 0);
     fixture.stop();
+}
+
+/// Two listeners change names with each flip, and each of their clients goes where its address says: those that wait, those that
+/// come while it happens, and those that another worker has accepted.
+#[test]
+fn names_change_with_the_flip_for_all_who_came_by_them() {
+    let fixture = Fixture::new(2, settings());
+    let other = listener::bind("other", &Address::Tcp(LOOPBACK), &options()).unwrap();
+    let LocalAddress::Tcp(second) = *other.address() else {
+        unreachable!()
+    };
+    let other = wait(fixture.gate.open(fixture.service, other, false)).unwrap();
+    let backends = [echo("one "), echo("two ")];
+    let flip = |number, names: [&str; 2]| {
+        let named = |(name, backend): (&str, _)| {
+            let endpoints = vec![tcp_endpoint(backend)];
+            (Some(name.to_owned()), endpoints)
+        };
+        let endpoints = names.into_iter().zip(backends).map(named).collect();
+        let generation = Some(Generation::new(number, 2, endpoints, Vec::new()));
+        let ids = [fixture.listener, other];
+        let names: Vec<_> = ids.into_iter().zip(names).collect();
+        let flip = fixture
+            .gate
+            .activate(fixture.service, generation, settings(), &names);
+        wait(flip);
+    };
+    let connect = |address| TcpStream::connect(address).unwrap();
+    // Nothing is active yet, or the service is held: they wait.
+    for (number, names) in [(1, ["a", "b"]), (2, ["c", "d"])] {
+        let waiting: Vec<_> = (0..20)
+            .map(|_| (fixture.client(), connect(second)))
+            .collect();
+        fixture.until_pending(40);
+        flip(number, names);
+        wait(fixture.gate.hold(fixture.service, false));
+        for (one, two) in waiting {
+            assert_eq!(ask(one, b"x"), b"one x");
+            assert_eq!(ask(two, b"x"), b"two x");
+        }
+        fixture.until_empty();
+        wait(fixture.gate.hold(fixture.service, true));
+    }
+    wait(fixture.gate.hold(fixture.service, false));
+    let stays = fixture.client();
+    fixture.until_open(1);
+    let done = AtomicBool::new(false);
+    let mut clients = 81;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 3..100 {
+                flip(number, [["c", "d"], ["d", "c"]][number as usize % 2]);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            assert_eq!(ask(fixture.client(), b"x"), b"one x");
+            assert_eq!(ask(connect(second), b"x"), b"two x");
+            clients += 2;
+        }
+    });
+    assert_eq!(ask(stays, b"x"), b"one x");
+    fixture.until_empty();
+    let numbers = fixture.stop();
+    assert_eq!(numbers.accepted(), clients);
+    assert_eq!(numbers.closed(CloseReason::Eof), clients);
+    assert_eq!(numbers.open(ConnectionState::Relaying), 0);
+    assert_eq!(numbers.open(ConnectionState::Pending), 0);
 }
 
 /// It would come back to the generation that has reset it.

@@ -215,7 +215,7 @@ fn a_raw_listener_s_clients_send_the_header_themselves() {
     until("it waits", || gate.pending_connections() == 1);
     let endpoints = vec![(None, vec![tcp_endpoint(echo(""))])];
     let generation = Generation::new(1, 2, endpoints, vec!["l0".to_owned()]);
-    wait(gate.activate(service, Some(generation), both));
+    wait(gate.activate(service, Some(generation), both, &[]));
     let sent = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nhello";
     assert_eq!(ask(early, sent), sent);
     for _ in 0..20 {

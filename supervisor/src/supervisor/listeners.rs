@@ -31,15 +31,21 @@ pub(super) struct Bound {
 
 enum Origin {
     New(Listener),
-    /// Of a service that leaves: handed over at the flip, so that a client always finds it open.
-    Leaving(Left),
+    /// A service that leaves has it: handed over at the flip, so that a client always finds it open.
+    Leaving,
 }
 
 /// A listener of a service that leaves.
-#[derive(Clone)]
 pub(super) struct Left {
     pub(super) service: ServiceId,
     pub(super) open: Open,
+}
+
+impl Left {
+    /// Whether another service's listener is to have its address.
+    pub(super) fn has(&self, listener: &ListenerConfig) -> bool {
+        self.open.config.has_address_of(listener)
+    }
 }
 
 /// A public listener that accepts.
@@ -88,29 +94,39 @@ impl Service {
         cx.event(self.id, Event::Opened(run, result));
     }
 
+    /// Whether it waits for its flip with listeners that it takes over then.
+    pub(super) fn takes_over(&self) -> bool {
+        let mut bound = self.bound.iter();
+        bound.any(|bound| matches!(bound.socket, Origin::Leaving))
+    }
+
     /// What is bound begins to accept. A service that leaves opens nothing any more, and its own listeners are taken over only by
     /// one that serves.
-    pub(super) async fn open(&mut self, cx: &Context) {
+    pub(super) async fn open(&mut self, cx: &mut Context) {
         let bound = std::mem::take(&mut self.bound);
-        for bound in bound.into_iter().filter(|_| !self.leaving) {
+        if self.leaving {
+            return;
+        }
+        for bound in bound {
             let Bound {
                 config,
                 options,
                 socket,
             } = bound;
-            let open = match socket {
-                Origin::New(socket) => self.open_new(cx, config, options, socket).await,
-                Origin::Leaving(_) if self.rollout.active().is_none() => {
+            match socket {
+                Origin::New(socket) => {
+                    let open = self.open_new(cx, config, options, socket).await;
+                    self.listeners.extend(open);
+                }
+                Origin::Leaving if self.rollout.active().is_none() => {
                     self.bound.push(Bound {
                         config,
                         options,
                         socket,
                     });
-                    continue;
                 }
-                Origin::Leaving(left) => self.take_over(cx, config, options, left).await,
-            };
-            self.listeners.extend(open);
+                Origin::Leaving => self.take_over(cx, &config, &options).await,
+            }
         }
     }
 
@@ -135,48 +151,50 @@ impl Service {
         })
     }
 
-    /// `None`: the service that had it has come to its end meanwhile.
-    async fn take_over(
-        &self,
-        cx: &Context,
-        config: ListenerConfig,
-        options: Options,
-        left: Left,
-    ) -> Option<Open> {
-        let Left { service, open } = left;
+    /// Takes over what services that leave have of this listener now: one that has come back since keeps its own.
+    async fn take_over(&mut self, cx: &mut Context, config: &ListenerConfig, options: &Options) {
+        let is_it = |left: &mut Left| left.has(config);
+        let all: Vec<Left> = cx.leaving.extract_if(.., is_it).collect();
         let (name, raw) = (&config.name, config.raw);
-        let id = cx.gate.hand_over(open.id, self.id, name, raw).await?;
-        cx.send(Message::HandedOver(service, open.id));
-        if let Err(error) = cx.gate.change(id, &open.options, &options) {
-            tracing::warn!(service = self.name, listener = name, %error, "the open listener isn't changed");
+        if all.is_empty() {
+            tracing::warn!(
+                service = self.name,
+                listener = name,
+                address = %config.address,
+                "the service that had it doesn't leave any more: it isn't taken over"
+            );
         }
-        tracing::info!(
-            service = self.name,
-            listener = name,
-            address = open.address,
-            "listening in place of a service that leaves"
-        );
-        Some(Open {
-            config,
-            options,
-            id,
-            address: open.address,
-        })
+        for Left { service, open } in all {
+            // `None`: that service has come to its end meanwhile.
+            let Some(id) = cx.gate.hand_over(open.id, self.id, name, raw).await else {
+                continue;
+            };
+            cx.send(Message::HandedOver(service, open.id));
+            if let Err(error) = cx.gate.change(id, &open.options, options) {
+                tracing::warn!(service = self.name, listener = name, %error, "the open listener isn't changed");
+            }
+            tracing::info!(
+                service = self.name,
+                listener = name,
+                address = open.address,
+                "listening in place of a service that leaves"
+            );
+            self.listeners.push(Open {
+                config: config.clone(),
+                options: options.clone(),
+                id,
+                address: open.address,
+            });
+        }
     }
 
-    /// The open sockets get what the configuration of the active generation asks of them, their names too, as far as an open one
-    /// can be changed. A rollback changes them back.
-    pub(super) async fn change(&mut self, cx: &Context, config: &ServiceConfig) {
+    /// The open sockets get what the configuration of the active generation asks of them, as far as an open one can be changed;
+    /// their names they have had with the flip. A rollback changes them back.
+    pub(super) fn change(&mut self, cx: &Context, config: &ServiceConfig) {
         for open in &mut self.listeners {
             let Some(wanted) = config.listener_of(&open.config) else {
                 continue;
             };
-            if wanted.name != open.config.name {
-                let (id, name, raw) = (open.id, &wanted.name, wanted.raw);
-                // Open here, so not closed there.
-                let renamed = cx.gate.hand_over(id, self.id, name, raw).await;
-                open.id = renamed.unwrap_or(id);
-            }
             if let listener::Address::Unix { path, mode } = &wanted.address
                 && wanted.address != open.config.address
                 && let Err(error) = listener::set_mode(path, *mode)
@@ -199,7 +217,7 @@ impl Service {
 
     /// A run has ended: what is active, or is to be as soon as its start succeeds, has its listeners, whose clients may wait; all
     /// others are closed.
-    pub(super) async fn keep_wanted(&mut self, cx: &Context) {
+    pub(super) async fn keep_wanted(&mut self, cx: &mut Context) {
         let wanted = self.rollout.wanted().cloned();
         let is_wanted = |listener: &ListenerConfig| {
             wanted
@@ -270,11 +288,8 @@ fn origins(
     options: &Options,
     open: &[Open],
 ) -> Result<Vec<Origin>, String> {
-    let left = cx.leaving.iter();
-    let left = left.filter(|left| left.open.config.has_address_of(listener));
-    let left: Vec<Origin> = left.cloned().map(Origin::Leaving).collect();
-    if !left.is_empty() {
-        return Ok(left);
+    if cx.leaving.iter().any(|left| left.has(listener)) {
+        return Ok(vec![Origin::Leaving]);
     }
     let bound = bind(cx, listener, options, open)?;
     Ok(bound.into_iter().map(Origin::New).collect())

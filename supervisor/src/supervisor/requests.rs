@@ -6,7 +6,7 @@ use super::Supervisor;
 use super::calls::done;
 use super::listeners::Left;
 use super::service::Service;
-use crate::config::ServiceConfig;
+use crate::config::{ListenerConfig, ServiceConfig};
 use crate::names::there_are;
 use crate::protocol::{Line, Request};
 use crate::rollout::{self, Event};
@@ -109,8 +109,8 @@ impl Supervisor {
         }
     }
 
-    /// Adds the services that are new. Those that aren't wanted any more leave, but serve until all new ones do: a new one may be
-    /// one of them under another name, and its start may fail.
+    /// Adds the services that are new. Those that aren't wanted any more leave, but serve until all new ones do, and those that take
+    /// over a listener of theirs: a new one may be one of them under another name, and its start may fail.
     async fn follow(&mut self, wanted: Vec<ServiceConfig>) {
         for service in self.services.iter_mut().filter(|one| !one.removed) {
             service.leaving = !wanted.iter().any(|other| other.name == service.name);
@@ -125,6 +125,13 @@ impl Supervisor {
                 })
             })
             .collect();
+        for service in self.services.iter_mut().filter(|one| one.served) {
+            let config = wanted.iter().find(|config| config.name == service.name);
+            let mut listeners = config.into_iter().flat_map(|config| &config.listeners);
+            let has =
+                |listener: &ListenerConfig| self.cx.leaving.iter().any(|one| one.has(listener));
+            service.awaited = listeners.any(has);
+        }
         for config in &wanted {
             let here = |service: &Service| service.name == config.name && !service.removed;
             if !self.services.iter().any(here) {
@@ -149,7 +156,8 @@ impl Supervisor {
 
     /// The services for which those that leave wait.
     pub(super) fn awaited(&self) -> impl Iterator<Item = &Service> {
-        let waits = |one: &&Service| one.awaited && !one.leaving && !one.removed;
+        let waits =
+            |one: &&Service| (one.awaited || one.takes_over()) && !one.leaving && !one.removed;
         self.services.iter().filter(waits)
     }
 

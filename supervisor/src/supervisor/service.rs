@@ -35,7 +35,8 @@ pub(super) struct Service {
     pub(super) idle_since: Instant,
     /// It came with a reload: until it serves, the gate is as ready as without it.
     pub(super) late: bool,
-    /// It came with a reload and hasn't served yet: the services that this reload ends serve until it does.
+    /// It came with a reload and hasn't served yet, or is to have listeners of the services that this reload ends: they serve until
+    /// it does.
     pub(super) awaited: bool,
     /// It isn't in the configuration any more, and serves on.
     pub(super) leaving: bool,
@@ -233,8 +234,13 @@ impl Service {
         // What is to be active next says how long its clients may wait.
         let in_force = config.as_ref().or(self.rollout.wanted());
         let settings = &in_force.unwrap_or(self.rollout.config()).gate;
+        let names = self.listeners.iter().filter_map(|open| {
+            let wanted = config.as_ref()?.listener_of(&open.config)?;
+            (wanted.name != open.config.name).then_some((open.id, wanted.name.as_str()))
+        });
+        let names: Vec<_> = names.collect();
         cx.gate
-            .activate(self.id, generation, settings.clone())
+            .activate(self.id, generation, settings.clone(), &names)
             .await;
         if let Some(live) = number.and_then(|number| self.lives.get(&number)) {
             live.publish();
@@ -244,7 +250,7 @@ impl Service {
                 .observe_phase(ReloadPhase::Flip, began.elapsed());
         }
         if let Some(config) = &config {
-            self.change(cx, config).await;
+            self.change(cx, config);
         }
         let has = |bound: &Bound| {
             config
@@ -313,7 +319,7 @@ impl Service {
 
     async fn finished(
         &mut self,
-        cx: &Context,
+        cx: &mut Context,
         outcome: ReloadOutcome,
         message: String,
         began: Time,

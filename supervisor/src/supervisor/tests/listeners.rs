@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -11,7 +12,7 @@ use syngate_gate::listener::Address;
 
 use super::fixture::*;
 use crate::child::tests::spawner;
-use crate::config::{Backend, ServiceConfig};
+use crate::config::{Backend, ListenerConfig, ServiceConfig};
 use crate::protocol::{ListenerStatus, Status};
 
 /// The largest segment that a client of this address sends, in bytes. On loopback it is half the window, where nothing else
@@ -214,5 +215,105 @@ async fn the_old_generation_waits_for_a_listener_that_closes() {
         silent.read_to_string(&mut text).map(|_| text)
     });
     assert_eq!(text.await.unwrap().unwrap(), "one");
+    fixture.stop().await;
+}
+
+/// A service of this name at this address, whose server starts once there is this file.
+fn when(name: &str, address: SocketAddr, there_is: &Path) -> ServiceConfig {
+    let script =
+        "while ! test -e \"$1\"; do sleep 0.01; done; exec python3 -c \"$0\" \"$2\" \"unix:$3\"";
+    let argv = [
+        "sh",
+        "-c",
+        script,
+        SERVER,
+        there_is.to_str().unwrap(),
+        name,
+        "{socket}",
+    ];
+    let mut config = service(argv.map(str::to_owned).to_vec());
+    config.name = name.to_owned();
+    config.listeners[0].address = Address::Tcp(address);
+    config
+}
+
+/// Another service is to take over its port, but before that one is ready the reload is taken back.
+#[tokio::test]
+async fn a_service_that_comes_back_keeps_its_listener() {
+    let (spawner, _right) = spawner().await;
+    let directory = tempfile::tempdir().unwrap();
+    let (here, later) = (directory.path(), directory.path().join("later"));
+    let ((address, _one), (elsewhere, _two)) = (reserved(), reserved());
+    let fixture = Fixture::serving(&spawner, vec![when("old", address, here)]).await;
+    let file = |services| fixture.file.lock().unwrap().services = services;
+    file(vec![when("new", address, &later)]);
+    let taken_back = async {
+        fixture
+            .until(|status| {
+                status
+                    .services
+                    .iter()
+                    .any(|one| !one.generations.is_empty() && one.name == "new")
+            })
+            .await;
+        file(vec![
+            when("old", address, here),
+            when("new", elsewhere, here),
+        ]);
+        let go = async {
+            let is_back = |status: &Status| status.services[0].active == Some(2);
+            fixture.until(is_back).await;
+            std::fs::write(&later, "").unwrap();
+        };
+        tokio::join!(fixture.reload(), go).0
+    };
+    let (_, done) = tokio::join!(fixture.reload(), taken_back);
+    assert_eq!(done.exit, 0, "{}", done.message);
+    assert_eq!(get(address).await, "old");
+    assert_eq!(get(elsewhere).await, "new");
+    fixture.stop().await;
+}
+
+/// It needn't be a new service that takes over the port of one that leaves, nor the first one that serves.
+#[tokio::test]
+async fn a_port_goes_to_another_service_without_a_gap() {
+    let (spawner, _right) = spawner().await;
+    let directory = tempfile::tempdir().unwrap();
+    let (here, later) = (directory.path(), directory.path().join("later"));
+    let [(address, _one), (elsewhere, _two), (third, _three)] = [(); 3].map(|()| reserved());
+    let services = vec![when("leaves", address, here), when("heir", elsewhere, here)];
+    let fixture = Fixture::serving(&spawner, services).await;
+    let mut heir = when("heir", address, &later);
+    heir.listeners.push(ListenerConfig {
+        name: "l1".to_owned(),
+        ..when("heir", elsewhere, here).listeners.remove(0)
+    });
+    let Backend::Command { argv, .. } = &mut heir.backend else {
+        unreachable!()
+    };
+    argv[2] = argv[2].replace("exec", "python3 -c \"$0\" \"$2\" \"unix:$4\" & exec");
+    argv.push("{socket_l1}".to_owned());
+    fixture.file.lock().unwrap().services = vec![heir, when("new", third, here)];
+    let serves = async {
+        let new = |status: &Status| {
+            status
+                .services
+                .iter()
+                .any(|one| one.name == "new" && one.active.is_some())
+        };
+        fixture.until(new).await;
+        for _ in 0..10 {
+            assert_eq!(get(address).await, "leaves");
+        }
+        std::fs::write(&later, "").unwrap();
+        let gone = |status: &Status| !status.services.iter().any(|one| one.name == "leaves");
+        while !gone(&fixture.handle.status().await.unwrap()) {
+            assert!(["leaves", "heir"].contains(&get(address).await.as_str()));
+        }
+    };
+    let (done, ()) = tokio::join!(fixture.reload(), serves);
+    assert_eq!(done.exit, 0, "{}", done.message);
+    assert_eq!(get(address).await, "heir");
+    assert_eq!(get(elsewhere).await, "heir");
     fixture.stop().await;
 }
