@@ -8,7 +8,6 @@ use syngate_gate::accept_queue::Reader;
 use syngate_gate::listener::{self, BindError, Listener, Options};
 use syngate_gate::{ListenerId, ServiceId};
 use syngate_metrics::ConnectionState::{Connecting, Greeting, Pending};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::context::{Context, Message};
@@ -227,10 +226,19 @@ impl Service {
         self.bound.retain(|bound| is_wanted(&bound.config));
         self.open(cx).await;
         let stray = |open: &mut Open| !is_wanted(&open.config);
-        let closing: Vec<Open> = self.listeners.extract_if(.., stray).collect();
-        if !closing.is_empty() {
-            self.closes = Some(close(cx, closing));
-        }
+        let closing = self.listeners.extract_if(.., stray).collect();
+        self.close(cx, closing);
+    }
+
+    /// Closes listeners beside whatever else goes on.
+    fn close(&self, cx: &Context, listeners: Vec<Open>) {
+        let (gate, token) = (Arc::clone(&cx.gate), cx.closing.token());
+        self.closing.spawn(async move {
+            for open in listeners {
+                gate.close(open.id).await;
+            }
+            drop(token);
+        });
     }
 
     /// Closes the public listeners, waits until nothing is pending or `end`, and says so.
@@ -259,16 +267,6 @@ impl Service {
             let _ = messages.send(Message::Emptied(id));
         });
     }
-}
-
-/// Closes listeners beside whatever else goes on.
-fn close(cx: &Context, listeners: Vec<Open>) -> JoinHandle<()> {
-    let gate = Arc::clone(&cx.gate);
-    cx.closing.spawn(async move {
-        for open in listeners {
-            gate.close(open.id).await;
-        }
-    })
 }
 
 /// How a listener of this configuration is set up.

@@ -7,9 +7,8 @@ use nix::sys::signal::Signal;
 use syngate_gate::{Endpoints, Generation, ServiceId};
 use syngate_metrics::{GenerationState as Gauge, ReloadOutcome, ReloadPhase};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::context::{Context, wall_clock};
 use super::generation::Live;
@@ -43,8 +42,8 @@ pub(super) struct Service {
     /// It isn't in the configuration any more, and ends.
     pub(super) removed: bool,
     pub(super) lives: BTreeMap<u64, Live>,
-    /// The listeners that the last run has removed are being closed.
-    pub(super) closes: Option<JoinHandle<()>>,
+    /// The listeners that runs have removed and that aren't closed yet.
+    pub(super) closing: TaskTracker,
     /// Bound by the run, not accepting yet.
     pub(super) bound: Vec<Bound>,
     pub(super) activated: Option<Activated>,
@@ -69,6 +68,9 @@ impl Service {
     ) -> Service {
         let id = cx.gate.add_service(&config.name, config.gate.clone()).await;
         let now = Instant::now();
+        let closing = TaskTracker::new();
+        // One that is closed can be waited for, and takes more all the same.
+        closing.close();
         Service {
             id,
             name: config.name.clone(),
@@ -85,7 +87,7 @@ impl Service {
             leaving: false,
             removed: false,
             lives: BTreeMap::new(),
-            closes: None,
+            closing,
             bound: Vec::new(),
             activated: None,
             activating: None,

@@ -29,12 +29,10 @@ impl Service {
             return cx.event(self.id, Event::Empty(number));
         };
         let (messages, id) = (cx.messages.clone(), self.id);
-        let closes = self.closes.take();
+        let closing = self.closing.clone();
         let task = tokio::spawn(async move {
-            // Who comes to a listener until it is closed goes to this generation: see `Gate::activate`.
-            if let Some(closes) = closes {
-                let _ = closes.await;
-            }
+            // Who comes to a listener until it is closed goes to an older generation: see `Gate::activate`.
+            closing.wait().await;
             drain::emptied(generation).await;
             let _ = messages.send(Message::Event(id, Event::Empty(number)));
         });
