@@ -28,15 +28,20 @@ fn load_direct_is_clean() {
     assert_eq!(net.drops(), Drops::default());
 }
 
-/// Five seconds of the standing load straight at a server of `words`.
-fn direct(net: &Net, name: &str, directory: &Path, words: &[String]) {
+/// The standing load, with so many new connections a second, straight at a server of `words`: five seconds' worth.
+fn direct(net: &Net, per_second: u32, directory: &Path, words: &[String]) {
     let address = net.free_address();
     let _server = Outside::command(address, words, directory);
-    let load = Load::start(Plan::standing(address));
+    let load = Load::start(Plan {
+        fresh_per_second: per_second,
+        ..Plan::standing(address)
+    });
     load.wait_flowing();
-    wait_until("five seconds of load", || load.fresh_ok() >= 5_000);
+    wait_until("five seconds of load", || {
+        load.fresh_ok() >= u64::from(5 * per_second)
+    });
     let report = load.stop();
-    report.print(name);
+    report.print(&words.join(" "));
     report.expect_clean();
 }
 
@@ -48,19 +53,19 @@ fn load_direct_at_real_servers_is_clean() {
     let _app = Outside::start_unix(&app, &[]);
     direct(
         &net,
-        "haproxy",
+        1000,
         directory.path(),
         &backend::haproxy(directory.path(), Hop::Address, &app),
     );
     direct(
         &net,
-        "nginx",
+        1000,
         directory.path(),
         &backend::nginx(directory.path(), Hop::Address, 10_000_000),
     );
     direct(
         &net,
-        "python",
+        300, // a thread each: on a slow machine the full pace overflows its queue
         directory.path(),
         &backend::python(directory.path()),
     );

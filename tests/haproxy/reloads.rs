@@ -8,11 +8,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use crate::common::backend::Outside;
 use crate::common::gate::{Gate, Setup};
 use crate::common::http;
-use crate::common::load::{Load, Plan, Report};
+use crate::common::load::{Load, Plan};
 use crate::common::net::{Drops, Net};
 use crate::common::wait_until;
 use crate::fixture::{echo, in_front_of, own_root};
@@ -155,8 +156,9 @@ fn load_a_hundred_reloads() {
     }
 }
 
-/// With the samples' own second, HAProxy closes a connection at the moment when its client asks again, now and then; how often
-/// depends on how busy the machine is, so both run side by side, each in a network of its own. Reloads add nothing to that.
+/// With the samples' own second, HAProxy closes a connection at the moment when its client asks again, now and then, and the more
+/// often the busier the machine is: a new process that starts beside it is enough. Whatever ends a connection so comes after that
+/// second, with reloads as without; what a reload would end comes at any moment.
 #[test]
 fn load_reloads_with_a_short_keep_alive() {
     let done = Arc::new(AtomicBool::new(false));
@@ -167,7 +169,7 @@ fn load_reloads_with_a_short_keep_alive() {
                 while !done.load(Ordering::Relaxed) {
                     thread::park();
                 }
-            })
+            });
         })
     };
     let reloading =
@@ -175,27 +177,15 @@ fn load_reloads_with_a_short_keep_alive() {
     let reloading = reloading.join();
     done.store(true, Ordering::Relaxed);
     quiet.thread().unpark();
-    let quiet = quiet.join().expect("the one without reloads");
-    let (Some(reloading), Some(quiet)) = (reloading.expect("the one with reloads"), quiet) else {
-        return;
-    };
-    let share = |report: &Report| {
-        let failed = report.kept.failures() as f64;
-        (failed, failed + report.kept.ok as f64)
-    };
-    let ((failed, asked), (by_itself, asked_quietly)) = (share(&reloading), share(&quiet));
-    let expected = by_itself * asked / asked_quietly;
-    // Three standard deviations of the difference between two counts of rare events.
-    let most = expected + 3.0 * (failed + expected).sqrt();
-    assert!(
-        failed <= most,
-        "{failed} failed, {expected:.1} without reloads"
-    );
+    quiet.join().expect("the one without reloads");
+    reloading.expect("the one with reloads");
 }
 
 /// A load for as long as `act` takes, with clients that often pause for more than the second after which HAProxy closes.
-fn short_keep_alive(name: &str, act: impl FnOnce(&Bench)) -> Option<Report> {
-    let bench = Bench::new("1s")?;
+fn short_keep_alive(name: &str, act: impl FnOnce(&Bench)) {
+    let Some(bench) = Bench::new("1s") else {
+        return;
+    };
     let before = bench.net.drops();
     let load = Load::start(Plan {
         fresh_per_second: 200,
@@ -207,6 +197,9 @@ fn short_keep_alive(name: &str, act: impl FnOnce(&Bench)) -> Option<Report> {
     report.print(&format!("{name}, keep-alive of 1 s"));
     assert_eq!(report.fresh.failures(), 0, "{:?}", report.fresh.failed);
     assert!(report.kept.ended_idle > 0, "no pause was longer than 1 s");
+    let soonest = report.kept.soonest_end.expect("some ended");
+    println!("{name}: the first end after {soonest:?}");
+    // HAProxy's clock is as old as its last wake-up.
+    assert!(soonest >= Duration::from_millis(900), "{name}: {soonest:?}");
     assert_eq!(bench.net.drops() - before, Drops::default());
-    Some(report)
 }

@@ -45,17 +45,21 @@ fn life(shared: &Shared, random: &mut Random, tally: &mut Tally) -> Result<(), F
     let stream = TcpStream::connect_timeout(&plan.target, plan.patience)?;
     stream.set_read_timeout(Some(plan.patience))?;
     stream.set_nodelay(true)?;
+    let mut asked = born;
     for moment in moments {
-        if matches!(pause(&stream, born + moment)?, Pause::Closed) {
+        let last = asked;
+        let paused = pause(&stream, born + moment).inspect_err(|_| tally.ended(last))?;
+        if matches!(paused, Pause::Closed) {
             tally.ended_idle += 1;
+            tally.ended(last);
             break;
         }
         if shared.stopped() || born.elapsed() > plan.kept_life {
             break;
         }
-        let asked = Instant::now();
+        asked = Instant::now();
         let path = format!("/kept-{:x}", random.next());
-        let close = request(&stream, &path)?;
+        let close = request(&stream, &path).inspect_err(|_| tally.ended(last))?;
         tally.add(Ok(asked.elapsed()), shared.start);
         shared.kept.fetch_add(1, Ordering::Relaxed);
         if close {

@@ -109,6 +109,9 @@ pub(crate) struct Tally {
     pub(crate) waits: Vec<Duration>,
     /// Kept connections that the server ended between two requests, as it may.
     pub(crate) ended_idle: u64,
+    /// How long after the last request that was answered (the connect before the first) a kept connection was found ended: at
+    /// least what the server lets it idle, however busy the machine, unless something else ended it.
+    pub(crate) soonest_end: Option<Duration>,
     /// When after the load's start the first failures happened.
     pub(crate) first_failures: Vec<(Duration, Failure)>,
 }
@@ -129,6 +132,12 @@ impl Tally {
         }
     }
 
+    /// A kept connection, whose last answered request began at `last`, has ended.
+    fn ended(&mut self, last: Instant) {
+        let idle = last.elapsed();
+        self.soonest_end = Some(self.soonest_end.map_or(idle, |soonest| soonest.min(idle)));
+    }
+
     fn merge(&mut self, other: Tally) {
         self.ok += other.ok;
         for (failure, count) in other.failed {
@@ -136,6 +145,7 @@ impl Tally {
         }
         self.waits.extend(other.waits);
         self.ended_idle += other.ended_idle;
+        self.soonest_end = self.soonest_end.into_iter().chain(other.soonest_end).min();
         self.first_failures.extend(other.first_failures);
     }
 
