@@ -5,7 +5,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 
 use crate::common::backend::{self, Hop, Outside};
-use crate::common::load::{Failure, Load, Plan};
+use crate::common::load::{Failure, Load, Plan, pace};
 use crate::common::net::{Drops, Net};
 use crate::common::wait_until;
 use crate::common::wire::{End, connect, read_all, send};
@@ -28,10 +28,11 @@ fn load_direct_is_clean() {
     assert_eq!(net.drops(), Drops::default());
 }
 
-/// The standing load, with so many new connections a second, straight at a server of `words`: five seconds' worth.
-fn direct(net: &Net, per_second: u32, directory: &Path, words: &[String]) {
+/// Five seconds of the standing load straight at a server of `words`.
+fn direct(net: &Net, directory: &Path, words: &[String]) {
     let address = net.free_address();
     let _server = Outside::command(address, words, directory);
+    let per_second = pace(address);
     let load = Load::start(Plan {
         fresh_per_second: per_second,
         ..Plan::standing(address)
@@ -51,24 +52,13 @@ fn load_direct_at_real_servers_is_clean() {
     let directory = tempfile::tempdir().expect("a directory");
     let app = directory.path().join("app.sock");
     let _app = Outside::start_unix(&app, &[]);
-    direct(
-        &net,
-        1000,
-        directory.path(),
-        &backend::haproxy(directory.path(), Hop::Address, &app),
-    );
-    direct(
-        &net,
-        1000,
-        directory.path(),
-        &backend::nginx(directory.path(), Hop::Address, 10_000_000),
-    );
-    direct(
-        &net,
-        300, // a thread each: on a slow machine the full pace overflows its queue
-        directory.path(),
-        &backend::python(directory.path()),
-    );
+    for words in [
+        backend::haproxy(directory.path(), Hop::Address, &app),
+        backend::nginx(directory.path(), Hop::Address, 10_000_000),
+        backend::python(directory.path()),
+    ] {
+        direct(&net, directory.path(), &words);
+    }
     assert_eq!(net.drops(), Drops::default());
 }
 

@@ -2,7 +2,7 @@
 
 use crate::common::backend::{self, Hop, Outside};
 use crate::common::gate::{Gate, Setup};
-use crate::common::load::{Load, Plan};
+use crate::common::load::{Load, PACE, Plan, pace};
 use crate::common::net::{Drops, Net};
 use crate::common::wait_until;
 
@@ -34,7 +34,7 @@ fn haproxy(hop: Hop, name: &str) {
     let socket = setup.dir().join("app.sock");
     let app = Outside::start_unix(&socket, &[]);
     let command = backend::haproxy(setup.dir(), hop, &socket);
-    reload_under_load(&net, setup.backend(command), hop, name);
+    reload_under_load(&net, setup.backend(command), hop, PACE, name);
     drop(app);
 }
 
@@ -43,7 +43,8 @@ fn load_nginx_on_a_unix_socket() {
     let Some(net) = Net::isolated() else { return };
     let setup = Setup::new(&net);
     let command = backend::nginx(setup.dir(), Hop::Socket, 10_000_000);
-    reload_under_load(&net, setup.backend(command), Hop::Socket, "nginx {socket}");
+    let setup = setup.backend(command);
+    reload_under_load(&net, setup, Hop::Socket, PACE, "nginx {socket}");
 }
 
 #[test]
@@ -51,10 +52,15 @@ fn load_python_on_an_address() {
     let Some(net) = Net::isolated() else { return };
     let setup = Setup::new(&net);
     let command = backend::python(setup.dir());
-    reload_under_load(&net, setup.backend(command), Hop::Address, "python {addr}");
+    let address = net.free_address();
+    let alone = Outside::command(address, &command, setup.dir());
+    let pace = pace(address); // A thread for each: a slow machine bears less than a thousand a second.
+    drop(alone);
+    let setup = setup.backend(command);
+    reload_under_load(&net, setup, Hop::Address, pace, "python {addr}");
 }
 
-fn reload_under_load(net: &Net, setup: Setup, hop: Hop, name: &str) {
+fn reload_under_load(net: &Net, setup: Setup, hop: Hop, pace: u32, name: &str) {
     let gate = setup
         .options([
             "--log-level",
@@ -66,7 +72,10 @@ fn reload_under_load(net: &Net, setup: Setup, hop: Hop, name: &str) {
         ])
         .start();
     let before = net.drops();
-    let load = Load::start(Plan::standing(gate.public()));
+    let load = Load::start(Plan {
+        fresh_per_second: pace,
+        ..Plan::standing(gate.public())
+    });
     load.wait_flowing();
     for _ in 0..RELOADS {
         gate.reload();

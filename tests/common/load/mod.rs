@@ -16,7 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::wait_until;
+use super::{http, wait_until};
+
+/// Short connections a second of the standing load.
+pub(crate) const PACE: u32 = 1000;
 
 /// What a load consists of.
 #[derive(Clone, Debug)]
@@ -40,11 +43,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// 1,000 short connections a second, 50 kept ones, four downloads of 10 MB.
+    /// [`PACE`] short connections a second, 50 kept ones, four downloads of 10 MB.
     pub(crate) fn standing(target: SocketAddr) -> Plan {
         Plan {
             target,
-            fresh_per_second: 1000,
+            fresh_per_second: PACE,
             kept: 50,
             kept_life: Duration::from_secs(4),
             kept_requests: 20,
@@ -64,6 +67,26 @@ impl Plan {
             ..Plan::standing(target)
         }
     }
+}
+
+/// New connections a second that the server at `address` bears beside other work: half of what it answers to clients that ask as
+/// fast as they can, and [`PACE`] at most.
+pub(crate) fn pace(address: SocketAddr) -> u32 {
+    const CLIENTS: u32 = 8;
+    const EACH: u32 = 100;
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                for _ in 0..EACH {
+                    let answer = http::get(address, "/pace").expect("an answer");
+                    assert_eq!(answer.status, 200);
+                }
+            });
+        }
+    });
+    let answered = f64::from(CLIENTS * EACH) / start.elapsed().as_secs_f64();
+    PACE.min((answered / 2.0) as u32)
 }
 
 /// How a request failed.
