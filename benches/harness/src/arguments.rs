@@ -13,7 +13,7 @@ benches/run [OPTIONS]
   --help          this
 
 With 11 rounds or more, and not --quick, benches/results/ and BENCHMARKS.md are written.
-HAPROXY, HAPROXY_NEW, NGINX and SYNGATE name the programs.
+HAPROXY, HAPROXY_NEW, NGINX, SYNGATE and SYNGATE_BEFORE name the programs.
 ";
 
 /// From this number of rounds on a result is worth keeping.

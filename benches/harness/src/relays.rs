@@ -29,6 +29,8 @@ pub(crate) enum Program {
     /// No relay: the client connects to the backend.
     Direct,
     Syngate,
+    /// Another build of syngate, to compare with.
+    SyngateBefore,
     /// The one that the distribution has.
     Haproxy,
     /// The newest one.
@@ -88,6 +90,8 @@ const fn relay(name: &'static str, program: Program) -> Relay {
 /// In the order of the tables.
 pub(crate) const SYNGATE: Relay = relay("syngate", Program::Syngate);
 pub(crate) const SYNGATE_UNIX: Relay = SYNGATE.unix("syngate, unix");
+pub(crate) const BEFORE: Relay = relay("syngate before", Program::SyngateBefore);
+pub(crate) const BEFORE_UNIX: Relay = BEFORE.unix("syngate before, unix");
 pub(crate) const HAPROXY_NEW: Relay = relay("HAProxy new", Program::HaproxyNew);
 pub(crate) const HAPROXY_NEW_UNIX: Relay = HAPROXY_NEW.unix("HAProxy new, unix");
 pub(crate) const HAPROXY_NEW_SPLICE: Relay = HAPROXY_NEW.splice("HAProxy new, splice");
@@ -271,7 +275,7 @@ impl Site {
         let path = programs.path(self.relay.program);
         Ok(match self.relay.program {
             Program::Direct => None,
-            Program::Syngate => Some(syngate::command(self, path)?),
+            Program::Syngate | Program::SyngateBefore => Some(syngate::command(self, path)?),
             Program::Haproxy | Program::HaproxyNew => Some(haproxy::command(self, path)?),
             Program::Nginx => Some(nginx::command(self, path)?),
         })

@@ -2,8 +2,9 @@
 
 use crate::load::{Direction, Habit, Kind};
 use crate::relays::{
-    DIRECT, Demands, HAPROXY, HAPROXY_NEW, HAPROXY_NEW_SPLICE, HAPROXY_NEW_UNIX, HAPROXY_SPLICE,
-    HAPROXY_UNIX, NGINX, NGINX_64K, NGINX_UNIX, Relay, Reload, SYNGATE, SYNGATE_UNIX,
+    BEFORE, BEFORE_UNIX, DIRECT, Demands, HAPROXY, HAPROXY_NEW, HAPROXY_NEW_SPLICE,
+    HAPROXY_NEW_UNIX, HAPROXY_SPLICE, HAPROXY_UNIX, NGINX, NGINX_64K, NGINX_UNIX, Relay, Reload,
+    SYNGATE, SYNGATE_UNIX,
 };
 use crate::report::{Goal, Measure};
 
@@ -45,6 +46,8 @@ pub(crate) enum Method {
 const TCP_AND_UNIX: &[Relay] = &[
     SYNGATE,
     SYNGATE_UNIX,
+    BEFORE,
+    BEFORE_UNIX,
     HAPROXY_NEW,
     HAPROXY_NEW_UNIX,
     HAPROXY,
@@ -53,10 +56,11 @@ const TCP_AND_UNIX: &[Relay] = &[
     NGINX_UNIX,
     DIRECT,
 ];
-const TCP: &[Relay] = &[SYNGATE, HAPROXY_NEW, HAPROXY, NGINX, DIRECT];
-const RELAYS: &[Relay] = &[SYNGATE, HAPROXY_NEW, HAPROXY, NGINX];
+const TCP: &[Relay] = &[SYNGATE, BEFORE, HAPROXY_NEW, HAPROXY, NGINX, DIRECT];
+const RELAYS: &[Relay] = &[SYNGATE, BEFORE, HAPROXY_NEW, HAPROXY, NGINX];
 const BULK: &[Relay] = &[
     SYNGATE,
+    BEFORE,
     HAPROXY_NEW,
     HAPROXY_NEW_SPLICE,
     HAPROXY,

@@ -16,8 +16,9 @@ pub(crate) struct Programs {
 }
 
 /// The variable that names a program, the default, and what it is asked for its version.
-const SOUGHT: [(Program, &str, &str, &str); 4] = [
+const SOUGHT: [(Program, &str, &str, &str); 5] = [
     (Program::Syngate, "SYNGATE", "syngate", "--version"),
+    (Program::SyngateBefore, "SYNGATE_BEFORE", "", "--version"),
     (Program::HaproxyNew, "HAPROXY_NEW", "", "-v"),
     (Program::Haproxy, "HAPROXY", "haproxy", "-v"),
     (Program::Nginx, "NGINX", "nginx", "-v"),
@@ -33,6 +34,7 @@ impl Programs {
                 Some(version) => {
                     found.insert(program, (PathBuf::from(named), version));
                 }
+                None if program == Program::SyngateBefore && named.is_empty() => {}
                 None if named.is_empty() => {
                     Programs::skipped(&format!("a peer, since {variable} names no program"));
                 }
