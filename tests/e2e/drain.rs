@@ -139,8 +139,9 @@ fn reload_behind_a_burst(gate: &Gate, at_flip: impl FnOnce(Pid)) -> Vec<Socket> 
             burst.push(socket);
         }
     }
-    at_flip(old);
+    // Before anything is done to them: a reset would look like an answer.
     burst.retain(|socket| !answered(socket));
+    at_flip(old);
     assert!(
         burst.len() >= BURST / 2,
         "only {} were still queued at the flip",
