@@ -12,7 +12,7 @@ benches/run [OPTIONS]
   --list          name the workloads
   --help          this
 
-With 11 rounds or more, and not --quick, benches/results/ and BENCHMARKS.md are written.
+With 11 rounds or more, and neither --quick nor SYNGATE_BEFORE, benches/results/ and BENCHMARKS.md are written.
 HAPROXY, HAPROXY_NEW, NGINX, SYNGATE and SYNGATE_BEFORE name the programs.
 ";
 
@@ -67,14 +67,14 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// Where to write; `None` for results that aren't worth it.
-    pub(crate) fn output(&self) -> Option<Output> {
+    /// Where to write; `None` for results that aren't worth it, and for those with rows that only their author has (`private`).
+    pub(crate) fn output(&self, private: bool) -> Option<Output> {
         match &self.out {
             Some(directory) => Some(Output {
                 results: directory.clone(),
                 page: directory.join("BENCHMARKS.md"),
             }),
-            None => (self.rounds >= ENOUGH && !self.quick).then(|| Output {
+            None => (self.rounds >= ENOUGH && !self.quick && !private).then(|| Output {
                 results: "benches/results".into(),
                 page: "BENCHMARKS.md".into(),
             }),
@@ -100,15 +100,16 @@ mod tests {
 
     #[test]
     fn only_results_of_enough_rounds_are_kept() {
-        assert!(parse("--only short").expect("fine").output().is_some());
-        assert!(parse("--rounds 10").expect("fine").output().is_none());
+        assert!(parse("--only short").expect("fine").output(false).is_some());
+        assert!(parse("--rounds 10").expect("fine").output(false).is_none());
+        assert!(parse("").expect("fine").output(true).is_none());
         assert!(
             parse("--quick --rounds 11")
                 .expect("fine")
-                .output()
+                .output(false)
                 .is_none()
         );
-        let output = parse("--quick --out /tmp/x").expect("fine").output();
+        let output = parse("--quick --out /tmp/x").expect("fine").output(false);
         assert_eq!(
             output.expect("a place").page,
             PathBuf::from("/tmp/x/BENCHMARKS.md")

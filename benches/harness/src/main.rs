@@ -27,7 +27,7 @@ mod workloads;
 
 use arguments::{Arguments, HELP};
 use measure::Bench;
-use relays::Programs;
+use relays::{Program, Programs};
 use report::Report;
 
 fn main() -> ExitCode {
@@ -59,6 +59,7 @@ fn measure(words: &[String]) -> std::io::Result<()> {
         return Ok(());
     }
     let bench = Bench::new(Programs::find(), &arguments)?;
+    let private = bench.programs.has(Program::SyngateBefore);
     let command = format!("benches/run {}", words.join(" "))
         .trim_end()
         .to_owned();
@@ -67,7 +68,7 @@ fn measure(words: &[String]) -> std::io::Result<()> {
         let rows = measure::run(&bench, &workload)?;
         let report = Report::new(&workload, rows, &bench, &command)?;
         println!("{}", page::section(&report));
-        if let Some(output) = arguments.output() {
+        if let Some(output) = arguments.output(private) {
             report.write(&output)?;
             page::write(&output)?;
         }

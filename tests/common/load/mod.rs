@@ -86,7 +86,7 @@ pub(crate) fn pace(address: SocketAddr) -> u32 {
         }
     });
     let answered = f64::from(CLIENTS * EACH) / start.elapsed().as_secs_f64();
-    PACE.min((answered / 2.0) as u32)
+    ((answered / 2.0) as u32).clamp(1, PACE)
 }
 
 /// How a request failed.
