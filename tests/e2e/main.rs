@@ -9,7 +9,7 @@
 //! | `services` | several services in a file come, go, move and come back |
 //! | `herd`, `limits`, `slow` | thousands wait in order, or do nothing at all; every bound is kept, counted and said |
 //! | `ready`, `places` | proofs of readiness, passed listeners; addresses to listen on and to connect from |
-//! | `kept` | the servers of docs/kept-listeners.md, as they stand there |
+//! | `kept`, `cfserverd` | the servers of docs/kept-listeners.md and docs/cf-serverd.md, as they stand there |
 //! | `stop`, `control` | ends that leave nothing behind; a control socket that nobody can block |
 //! | `budget` | system calls a connection |
 //! | `verbs`, `metrics`, `usage` | the command line, its exit codes and words; the series |
@@ -23,6 +23,7 @@
 mod common;
 
 mod budget;
+mod cfserverd;
 mod coalesce;
 mod control;
 mod crash;
