@@ -229,4 +229,9 @@ pub(crate) enum Generate {
         /// Made where it is missing
         dir: PathBuf,
     },
+    /// Write the pages of docs/reference into DIR
+    Reference {
+        /// Made where it is missing
+        dir: PathBuf,
+    },
 }

@@ -1,6 +1,6 @@
 //! The verbs that ask a running gate: one function each, over the control socket (docs/control.md).
 //!
-//! Each prints the gate's steps as they come and returns the exit code of the README's table: 1 for what isn't there (any more),
+//! Each prints the gate's steps as they come and returns an exit code of docs/exit-codes.md: 1 for what isn't there (any more),
 //! 2 for what the gate refuses as asked, 3 where no gate answers, 5 for a time-out; else what the gate's last line says.
 
 mod events;

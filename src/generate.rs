@@ -1,4 +1,6 @@
-//! Completions and man pages, from the command line's own definition.
+//! Completions, man pages and the reference, from the definitions that the code runs on.
+
+mod reference;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,6 +17,7 @@ pub(crate) fn run(what: &Generate) -> io::Result<()> {
     match what {
         Generate::Completions { shell } => completions(*shell, &mut io::stdout().lock()),
         Generate::Man { dir } => man(dir),
+        Generate::Reference { dir } => reference::write(dir),
     }
 }
 
@@ -26,8 +29,7 @@ fn completions(shell: Shell, output: &mut dyn Write) -> io::Result<()> {
 
 /// `syngate.1`, and `syngate-VERB.1` for each verb.
 fn man(dir: &Path) -> io::Result<()> {
-    fs::create_dir_all(dir)
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())))?;
+    make(dir)?;
     let mut root = visible();
     root.build();
     let page = |command: Command, name: &str| {
@@ -41,6 +43,11 @@ fn man(dir: &Path) -> io::Result<()> {
         page(verb.clone().name(name.clone()), &name)?;
     }
     page(root, "syngate")
+}
+
+fn make(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())))
 }
 
 /// The command line without its hidden verbs, which some shells would complete.

@@ -8,13 +8,15 @@ pub trait Label: Copy + 'static {
     fn index(self) -> usize;
     /// The word in the metric's label and in the log.
     fn as_str(self) -> &'static str;
+    /// What it means, as its documentation says: a sentence for the reference.
+    fn meaning(self) -> &'static str;
 }
 
 macro_rules! labels {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[doc = $vdoc:literal])+ $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$vdoc])* $variant,)+ }
+        pub enum $name { $($(#[doc = $vdoc])+ $variant,)+ }
 
         impl Label for $name {
             const ALL: &'static [Self] = &[$($name::$variant,)+];
@@ -23,6 +25,9 @@ macro_rules! labels {
             }
             fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word,)+ }
+            }
+            fn meaning(self) -> &'static str {
+                match self { $($name::$variant => concat!($($vdoc),+).trim_start(),)+ }
             }
         }
 

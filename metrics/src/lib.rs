@@ -28,6 +28,7 @@
 
 mod block;
 mod collector;
+pub mod description;
 mod families;
 mod kernel;
 mod labels;

@@ -42,7 +42,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The exit code (README: Exit codes).
+    /// The exit code (docs/exit-codes.md).
     pub(crate) fn exit(&self) -> u8 {
         match self {
             Self::Gone(_) => 1,

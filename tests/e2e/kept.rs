@@ -13,20 +13,13 @@ use crate::common::gate::{Gate, Setup};
 use crate::common::http;
 use crate::common::net::Net;
 use crate::common::wait_until;
+use crate::document::blocks;
 
 const DOCUMENT: &str = include_str!("../../docs/kept-listeners.md");
 
-/// The document's blocks in `language`, in their order.
-fn blocks(language: &str) -> Vec<&'static str> {
-    let fence = format!("```{language}\n");
-    let ends = DOCUMENT.split(fence.as_str()).skip(1);
-    ends.map(|block| block.split_once("```").expect("an end").0)
-        .collect()
-}
-
 /// A gate with the document's command line that has `word`, on a free port, and these files beside it.
 fn start(net: &Net, word: &str, files: &[(&str, &str)]) -> Gate {
-    let line = blocks("sh").into_iter().find(|block| {
+    let line = blocks(DOCUMENT, "sh").into_iter().find(|block| {
         block.starts_with("syngate run ") && block.contains(word) && block.lines().count() == 1
     });
     let line = line.expect("a command line").trim();
@@ -48,8 +41,8 @@ fn start(net: &Net, word: &str, files: &[(&str, &str)]) -> Gate {
 fn nginx_of_the_document() {
     let net = Net::new();
     let files = [
-        ("nginx.conf.in", blocks("nginx")[0]),
-        ("nginx.sh", blocks("sh")[0]),
+        ("nginx.conf.in", blocks(DOCUMENT, "nginx")[0]),
+        ("nginx.sh", blocks(DOCUMENT, "sh")[0]),
     ];
     let gate = start(&net, "nginx.sh", &files);
     for reload in 0..3 {
@@ -70,7 +63,11 @@ fn nginx_of_the_document() {
 #[test]
 fn server_of_the_document_that_takes_listen_fds() {
     let net = Net::new();
-    let gate = start(&net, "server.py", &[("server.py", blocks("python")[0])]);
+    let gate = start(
+        &net,
+        "server.py",
+        &[("server.py", blocks(DOCUMENT, "python")[0])],
+    );
     let mut pids = Vec::new();
     for _ in 0..3 {
         let answer = ask(&gate, "/here");

@@ -9,7 +9,7 @@
 //! | `services` | several services in a file come, go, move and come back |
 //! | `herd`, `limits`, `slow` | thousands wait in order, or do nothing at all; every bound is kept, counted and said |
 //! | `ready`, `places` | proofs of readiness, passed listeners; addresses to listen on and to connect from |
-//! | `kept`, `cfserverd` | the servers of docs/kept-listeners.md and docs/cf-serverd.md, as they stand there |
+//! | `kept`, `cfserverd`, `tutorial` | the servers of docs/kept-listeners.md and docs/cf-serverd.md, and docs/tutorial.md, as they stand there |
 //! | `stop`, `control` | ends that leave nothing behind; a control socket that nobody can block |
 //! | `budget` | system calls a connection |
 //! | `verbs`, `metrics`, `usage` | the command line, its exit codes and words; the series |
@@ -28,6 +28,7 @@ mod coalesce;
 mod control;
 mod crash;
 mod demo;
+mod document;
 mod drain;
 mod exact;
 mod failures;
@@ -44,5 +45,6 @@ mod replace;
 mod services;
 mod slow;
 mod stop;
+mod tutorial;
 mod usage;
 mod verbs;
