@@ -1,4 +1,5 @@
-//! The metrics address: `/metrics`, `/livez` and `/readyz` over HTTP/1.1.
+//! The metrics address: `/metrics`, `/livez`, `/readyz`, and the status as a page and as JSON, over HTTP/1.1. Nothing here changes
+//! anything.
 //!
 //! Invariants:
 //!
@@ -11,18 +12,20 @@
 use std::convert::Infallible;
 use std::io;
 use std::net;
+use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use http_body_util::Full;
 use hyper::body::{Body, Bytes};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use syngate_metrics::Metrics;
+use syngate_supervisor::protocol::Status;
 use syngate_supervisor::reserve::Reserve;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{self, Runtime};
@@ -34,8 +37,22 @@ use tracing::{debug, warn};
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const EXPOSITION: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+
+/// The status for people with a browser: all in one file, which asks for `/status` again and again.
+const PAGE: &str = include_str!("admin/status.html");
+
+/// What the page may do: run what stands in it, and ask this endpoint (CSP level 3).
+const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
+
+/// The same for who doesn't ask for HTML.
 const INDEX: &str = "syngate\n\n\
     /metrics  what is counted, for Prometheus\n\
+    /status   what goes on, as JSON; / in a browser shows it\n\
     /livez    200 while the supervisor and every worker turn\n\
     /readyz   200 while every service can serve, else 503 and the reason\n";
 
@@ -47,6 +64,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// At most one line about failed accepts in this time.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The supervisor answers at once or is stuck.
+const STATUS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Descriptors in reserve: one for the connection, three that a scrape opens at once below /proc or as a kernel query.
 const RESERVE: usize = 4;
@@ -77,7 +97,11 @@ pub(crate) struct Health {
     pub(crate) ready: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Refreshes the gauges that somebody has to read from the kernel or the workers; called before each scrape.
     pub(crate) sample: Box<dyn Fn() + Send + Sync>,
+    /// The status; `None` from a gate that stops. It may take the supervisor's time: others are answered meanwhile.
+    pub(crate) status: Box<dyn Fn() -> BoxFuture<Option<Status>> + Send + Sync>,
 }
+
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The running endpoint. Dropping it stops it, cuts its connections and waits for its thread.
 pub(crate) struct Admin {
@@ -223,10 +247,8 @@ impl Door {
 
 /// Answers one request.
 async fn converse(limits: Limits, stream: TcpStream, pages: Arc<Pages>) {
-    let answer = service_fn(|request| {
-        let response = pages.answer(&request);
-        async { Ok::<_, Infallible>(response) }
-    });
+    let answer =
+        service_fn(async |request| Ok::<_, Infallible>(pages.answer(&request).await));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header)
@@ -247,7 +269,7 @@ struct Pages {
 }
 
 impl Pages {
-    fn answer(&self, request: &Request<impl Body>) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: &Request<impl Body>) -> Response<Full<Bytes>> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
             let allowed = HeaderValue::from_static("GET, HEAD");
@@ -260,10 +282,9 @@ impl Pages {
         match request.uri().path() {
             "/metrics" => {
                 (self.health.sample)();
-                let mut page = text(StatusCode::OK, self.metrics.encode());
-                page.headers_mut().insert(CONTENT_TYPE, EXPOSITION);
-                page
+                page(EXPOSITION, self.metrics.encode())
             }
+            "/status" => self.status().await,
             "/livez" if (self.health.live)() => text(StatusCode::OK, "ok\n"),
             "/livez" => text(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -273,10 +294,42 @@ impl Pages {
                 Ok(()) => text(StatusCode::OK, "ok\n"),
                 Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, reason + "\n"),
             },
-            "/" => text(StatusCode::OK, INDEX),
+            "/" => index(request.headers()),
             _ => text(StatusCode::NOT_FOUND, "not found; / lists what is here\n"),
         }
     }
+
+    async fn status(&self) -> Response<Full<Bytes>> {
+        let unavailable = |why: &'static str| text(StatusCode::SERVICE_UNAVAILABLE, why);
+        match time::timeout(STATUS_PATIENCE, (self.health.status)()).await {
+            Ok(Some(status)) => match serde_json::to_vec(&status) {
+                Ok(document) => page(JSON, document),
+                Err(_) => unavailable("the status can't be written as JSON\n"),
+            },
+            Ok(None) => unavailable("the gate is stopping\n"),
+            Err(_) => unavailable("the supervisor doesn't answer\n"),
+        }
+    }
+}
+
+/// For a browser the page, for others a list.
+fn index(asked: &HeaderMap) -> Response<Full<Bytes>> {
+    let accepts = asked.get_all(ACCEPT).iter();
+    let mut words = accepts.filter_map(|value| value.to_str().ok());
+    let mut index = match words.any(|words| words.contains("text/html")) {
+        true => page(HTML, PAGE),
+        false => page(TEXT, INDEX),
+    };
+    let headers = index.headers_mut();
+    headers.insert(VARY, HeaderValue::from_static("Accept"));
+    headers.insert(CONTENT_SECURITY_POLICY, PAGE_POLICY);
+    index
+}
+
+fn page(kind: HeaderValue, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut page = text(StatusCode::OK, body);
+    page.headers_mut().insert(CONTENT_TYPE, kind);
+    page
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -28,6 +28,7 @@ fn healthy() -> Health {
         live: Box::new(|| true),
         ready: Box::new(|| Ok(())),
         sample: Box::new(|| {}),
+        status: Box::new(|| Box::pin(async { None })),
     }
 }
 
@@ -103,7 +104,7 @@ fn health_is_asked_each_time() {
             true => Ok(()),
             false => Err("web: no active generation for 16 s".to_owned()),
         }),
-        sample: Box::new(|| {}),
+        ..healthy()
     };
     let (_admin, address) = start(PATIENT, Metrics::new("1", 1), health);
     let ask = |path| {

@@ -6,12 +6,14 @@
 mod text;
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
+use nix::sys::stat::fstat;
 use tracing::warn;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -64,13 +66,22 @@ impl Log {
         match format {
             LogFormat::Text => builder
                 .with_ansi(terminal)
-                .event_format(text::Text)
+                .event_format(text::Text {
+                    journal: is_journal(&io::stderr()),
+                })
                 .try_init(),
             LogFormat::Json => builder.json().flatten_event(true).try_init(),
         }
         .map_err(io::Error::other)?;
         Ok(Log(queue))
     }
+}
+
+/// Whether it is the stream to the journal that JOURNAL_STREAM names (systemd.exec(5)). A child whose stderr was redirected has
+/// inherited the variable.
+fn is_journal(output: &impl AsFd) -> bool {
+    let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    fstat(output).is_ok_and(|file| named == format!("{}:{}", file.st_dev, file.st_ino))
 }
 
 impl Drop for Log {

@@ -251,11 +251,20 @@ fn serve_metrics(
     metrics: Arc<Metrics>,
     handle: &Handle,
 ) -> Result<Admin, StartError> {
-    let (live, ready, sample) = (handle.clone(), handle.clone(), handle.clone());
+    let (live, ready, sample, status) = (
+        handle.clone(),
+        handle.clone(),
+        handle.clone(),
+        handle.clone(),
+    );
     let health = Health {
         live: Box::new(move || live.live()),
         ready: Box::new(move || ready.ready()),
         sample: Box::new(move || sample.sample()),
+        status: Box::new(move || {
+            let handle = status.clone();
+            Box::pin(async move { handle.status().await.ok() })
+        }),
     };
     admin::serve(listener, metrics, health).map_err(refused("the metrics can't be served"))
 }

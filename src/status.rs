@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 
 use syngate_supervisor::protocol::{
-    Connection, GenerationState, GenerationStatus, LastReload, ServiceStatus, Status,
+    Connection, GenerationState, GenerationStatus, Reload, ServiceStatus, Status,
 };
 
 use crate::progress::printable;
@@ -183,7 +183,7 @@ fn generations(generations: &[GenerationStatus], paint: Paint) -> Vec<String> {
     lines
 }
 
-fn last_reload(last: &LastReload, now: f64, paint: Paint, lines: &mut Vec<String>) {
+fn last_reload(last: &Reload, now: f64, paint: Paint, lines: &mut Vec<String>) {
     let ago = age((now - last.at).max(0.0));
     let head = format!(
         "last reload: {}, {ago} ago, took {:.1} s",

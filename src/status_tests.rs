@@ -47,12 +47,15 @@ fn web() -> ServiceStatus {
             },
             generation(12, GenerationState::Active),
         ],
-        last_reload: Some(LastReload {
+        last_reload: Some(Reload {
+            generation: None,
             outcome: "success".into(),
             message: "generation 12 is active; generation 9 drains".into(),
             at: NOW - 90.0,
             seconds: 1.44,
+            phases: vec![],
         }),
+        reloads: vec![],
         activated: None,
         last_failure: None,
     }
@@ -60,6 +63,7 @@ fn web() -> ServiceStatus {
 
 fn gate(services: Vec<ServiceStatus>) -> Status {
     Status {
+        at: 1.0,
         version: "0.1.0".into(),
         pid: 4711,
         uptime_seconds: 3725.0,
@@ -106,12 +110,15 @@ fn a_gate_that_holds_after_a_failure() {
         listeners: vec![],
         activated: Some(vec!["10.0.0.1:80".into(), "10.0.0.2:80".into()]),
         last_failure: None,
-        last_reload: Some(LastReload {
+        last_reload: Some(Reload {
+            generation: None,
             outcome: "start_failed".into(),
             message: "generation 13 ended with status 1 before it was ready, its last words: \x1b[31mcannot bind\x1b[0m to the address; nothing serves: connections are held".into(),
             at: NOW - 0.25,
             seconds: 0.06,
+            phases: vec![],
         }),
+        reloads: vec![],
         ..web()
     };
     let status = Status {

@@ -1,6 +1,6 @@
-//! The documents: every link leads somewhere, and every page is linked.
+//! The documents: every link leads somewhere, every page is linked, and every series that is named exists.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -108,4 +108,88 @@ fn every_link_leads_somewhere_and_every_page_is_linked() {
         missing.is_empty(),
         "docs/README.md doesn't link {missing:?}"
     );
+}
+
+/// For each series of a scrape its labels and their values.
+type Series = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+
+/// What a gate's scrape has, as far as it is known before the first connection.
+fn series() -> Series {
+    let metrics = syngate_metrics::Metrics::new("1", 1);
+    let service = metrics.service("web");
+    let _listener = service.listener("http");
+    service.set_generation_connections(&[(1, 0)]);
+    let mut all = Series::new();
+    for line in metrics.encode().lines().filter(|line| !line.starts_with('#')) {
+        let (name, labels, _) = selector(line);
+        let known = all.entry(name.to_owned()).or_default();
+        for (label, value) in labels {
+            known.entry(label).or_default().insert(value);
+        }
+    }
+    all
+}
+
+/// A series' name, and its labels with their values, as they stand in a scrape or in a query; and what follows.
+fn selector(text: &str) -> (&str, Vec<(String, String)>, &str) {
+    let of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let (name, rest) = text.split_at(text.find(|c| !of_name(c)).unwrap_or(text.len()));
+    let Some(mut rest) = rest.strip_prefix('{') else {
+        return (name, Vec::new(), rest);
+    };
+    let mut labels = Vec::new();
+    while let Some((label, value)) = rest.split_once('"')
+        && !label.contains('}')
+        && let Some((value, after)) = value.split_once('"')
+    {
+        let label = label.trim_matches(|c| !of_name(c));
+        labels.push((label.to_owned(), value.to_owned()));
+        rest = after;
+    }
+    (name, labels, rest)
+}
+
+/// Alerts, dashboard and pages ask for nothing that isn't there.
+#[test]
+fn every_series_that_is_named_exists() {
+    let all = series();
+    let of_prometheus = ["job", "instance", "generation", "service", "listener"];
+    let mut files = pages(&root().join("docs"));
+    files.extend(
+        [
+            "README.md",
+            "packaging/grafana/syngate.json",
+            "packaging/prometheus/alerts.yml",
+            "packaging/prometheus/alerts_test.yml",
+        ]
+        .map(|name| root().join(name)),
+    );
+    let (mut wrong, mut named) = (Vec::new(), 0);
+    for file in &files {
+        let text = fs::read_to_string(file).expect("a file").replace("\\\"", "\"");
+        for (at, _) in text.match_indices("syngate_") {
+            let before = text[..at].chars().next_back().unwrap_or(' ');
+            let (name, labels, rest) = selector(&text[at..]);
+            // A part of another word, a pattern for grep, a name of a package in the log.
+            let other = before.is_alphanumeric() || rest.starts_with(['(', '*', '=']);
+            if other || ["syngate_", "syngate_gate", "syngate_supervisor"].contains(&name) {
+                continue;
+            }
+            named += 1;
+            let histogram = format!("{name}_bucket");
+            let Some(known) = all.get(name).or_else(|| all.get(&histogram)) else {
+                wrong.push(format!("{}: {name}", file.display()));
+                continue;
+            };
+            for (label, values) in labels {
+                let free = of_prometheus.contains(&&*label) || values.contains('$');
+                let fits = |value: &str| known.get(&label).is_some_and(|all| all.contains(value));
+                if !free && !values.split('|').all(fits) {
+                    wrong.push(format!("{}: {name}{{{label}=\"{values}\"}}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(named > 100, "{named} found: the search is wrong");
 }

@@ -91,10 +91,12 @@ fn a_status() -> Status {
         running: None,
         generations: vec![],
         last_reload: None,
+        reloads: vec![],
         activated: None,
         last_failure: None,
     };
     Status {
+        at: 1.0,
         version: "0.0.0".into(),
         pid: 1,
         uptime_seconds: 1.0,

@@ -1,4 +1,5 @@
-//! A record of the log as text: `TIME LEVEL message name=value ...`.
+//! A record of the log as text: `TIME LEVEL message name=value ...`, and in systemd's journal, which has the time and asks for the level
+//! in its own way, `<PRIORITY>message name=value ...` (sd-daemon(3)).
 //!
 //! - A message of several lines, such as what a check has printed, is as many lines but the empty ones, each with the time, the level and all fields:
 //!   grep finds it.
@@ -15,7 +16,10 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// For the text format. Spans aren't shown: there are none.
-pub(super) struct Text;
+pub(super) struct Text {
+    /// The journal reads it.
+    pub(super) journal: bool,
+}
 
 impl<S, N> FormatEvent<S, N> for Text
 where
@@ -33,7 +37,12 @@ where
             ..Record::default()
         };
         event.record(&mut record);
-        record.write(&mut writer, SystemTime::now(), *event.metadata().level())
+        let level = *event.metadata().level();
+        let head = match self.journal {
+            true => priority(level).to_owned(),
+            false => record.head(SystemTime::now(), level),
+        };
+        record.write(&mut writer, &head)
     }
 }
 
@@ -47,7 +56,7 @@ struct Record {
 }
 
 impl Record {
-    fn write(&self, output: &mut impl fmt::Write, at: SystemTime, level: Level) -> fmt::Result {
+    fn head(&self, at: SystemTime, level: Level) -> String {
         let at = self.paint("2", &humantime::format_rfc3339_micros(at).to_string());
         let colour = match level {
             Level::ERROR => "31",
@@ -56,8 +65,17 @@ impl Record {
             Level::DEBUG => "34",
             Level::TRACE => "35",
         };
-        let level = self.paint(colour, &format!("{level:>5}"));
-        let mut line = |text: &str| writeln!(output, "{at} {level}{text}{}", self.fields);
+        format!("{at} {} ", self.paint(colour, &format!("{level:>5}")))
+    }
+
+    fn write(&self, output: &mut impl fmt::Write, head: &str) -> fmt::Result {
+        let mut line = |text: &str| {
+            let fields = match text.is_empty() {
+                true => self.fields.trim_start(),
+                false => &self.fields,
+            };
+            writeln!(output, "{head}{text}{fields}")
+        };
         let mut lines = self
             .message
             .lines()
@@ -66,7 +84,7 @@ impl Record {
         if lines.peek().is_none() {
             return line("");
         }
-        lines.try_for_each(|text| line(&format!(" {}", printable(text))))
+        lines.try_for_each(|text| line(&printable(text)))
     }
 
     fn add(&mut self, name: &str, value: &str) {
@@ -89,6 +107,16 @@ impl Record {
             true => format!("\x1b[{code}m{text}\x1b[0m"),
             false => text.to_owned(),
         }
+    }
+}
+
+/// The head of a line for the journal: a level of syslog(3).
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
     }
 }
 
@@ -123,6 +151,12 @@ mod tests {
 
     /// What `log` logs, without times.
     fn logged(log: impl FnOnce()) -> Vec<String> {
+        let without_time = |line: String| line.split_once(' ').unwrap().1.to_owned();
+        let lines = written(Text { journal: false }, log);
+        lines.into_iter().map(without_time).collect()
+    }
+
+    fn written(format: Text, log: impl FnOnce()) -> Vec<String> {
         #[derive(Clone, Default)]
         struct Lines(Arc<Mutex<Vec<u8>>>);
         impl std::io::Write for Lines {
@@ -137,14 +171,13 @@ mod tests {
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
-            .event_format(Text)
+            .event_format(format)
             .with_writer(move || writer.clone())
             .finish();
         tracing::subscriber::with_default(subscriber, log);
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         assert!(text.is_empty() || text.ends_with('\n'), "{text}");
-        let without_time = |line: &str| line.split_once(' ').unwrap().1.to_owned();
-        text.lines().map(without_time).collect()
+        text.lines().map(str::to_owned).collect()
     }
 
     #[test]
@@ -177,6 +210,17 @@ mod tests {
     }
 
     #[test]
+    fn the_journal_gets_priorities_and_no_times() {
+        let lines = written(Text { journal: true }, || {
+            tracing::error!(step = "check", "line 7\nline 9");
+            tracing::warn!("late");
+            tracing::info!(port = 80);
+        });
+        let expected = ["<3>line 7 step=check", "<3>line 9 step=check", "<4>late", "<6>port=80"];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
     fn a_terminal_obeys_no_backend() {
         let lines = logged(|| tracing::info!(line = "\x1b[2J", "a\x1b[2J\rb\tc"));
         assert_eq!(lines, [" INFO a\\u{1b}[2J\\rb\tc line=\"\\u{1b}[2J\""]);
@@ -192,7 +236,8 @@ mod tests {
         record.add("port", "80");
         let mut text = String::new();
         let at = UNIX_EPOCH + Duration::from_secs(1_767_225_600);
-        record.write(&mut text, at, Level::WARN).unwrap();
+        let head = record.head(at, Level::WARN);
+        record.write(&mut text, &head).unwrap();
         assert_eq!(
             text,
             "\x1b[2m2026-01-01T00:00:00.000000Z\x1b[0m \x1b[33m WARN\x1b[0m on \x1b[2mport=\x1b[0m80\n"

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Answer to `GET /v1/status`.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Status {
+    /// When this was, in seconds since 1970.
+    #[serde(default)]
+    pub at: f64,
     /// The version of syngate that runs.
     pub version: String,
     /// The gate's process id.
@@ -50,7 +53,10 @@ pub struct ServiceStatus {
     /// Live generations, oldest first.
     pub generations: Vec<GenerationStatus>,
     /// How the last run ended.
-    pub last_reload: Option<LastReload>,
+    pub last_reload: Option<Reload>,
+    /// The last ten runs, oldest first.
+    #[serde(default)]
+    pub reloads: Vec<Reload>,
     /// The last end or failed start of a generation.
     pub last_failure: Option<Failure>,
     /// The addresses that `activate` put in place of the configuration's backend.
@@ -111,7 +117,10 @@ pub struct GenerationStatus {
 
 /// How a run ended.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct LastReload {
+pub struct Reload {
+    /// The generation that it started; `None`: it didn't come to that.
+    #[serde(default)]
+    pub generation: Option<u64>,
     /// The label of `reloads_total`.
     pub outcome: String,
     /// One line for an operator: what happened and what serves.
@@ -119,6 +128,18 @@ pub struct LastReload {
     /// Seconds since 1970.
     pub at: f64,
     /// The run's length.
+    pub seconds: f64,
+    /// What took how long, in the order of the ends. The drain of what it replaced may come long after the run's own end.
+    #[serde(default)]
+    pub phases: Vec<Phase>,
+}
+
+/// A part of a run.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Phase {
+    /// The label of `reload_duration_seconds`.
+    pub phase: String,
+    /// Its length.
     pub seconds: f64,
 }
 

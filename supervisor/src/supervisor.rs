@@ -10,6 +10,7 @@ mod context;
 mod generation;
 mod health;
 mod hear;
+mod history;
 mod listeners;
 mod loading;
 mod requests;
@@ -310,11 +311,9 @@ impl Supervisor {
                 let service = self.services.iter_mut().find(|service| service.id == id);
                 let Some(service) = service else { return };
                 if let Some(live) = service.lives.get_mut(&number) {
-                    let began = live.began;
+                    let took = live.began.elapsed();
                     live.started(*started);
-                    service
-                        .metrics
-                        .observe_phase(syngate_metrics::ReloadPhase::Start, began.elapsed());
+                    service.took(syngate_metrics::ReloadPhase::Start, took);
                 }
             }
             Message::Ready(id, number, endpoints) => {

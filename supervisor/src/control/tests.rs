@@ -132,10 +132,12 @@ fn status() -> Status {
         running: None,
         generations: [7, 8].map(generation).into(),
         last_reload: None,
+        reloads: vec![],
         activated: None,
         last_failure: None,
     };
     Status {
+        at: 1.0,
         version: "0.0.0".into(),
         pid: 1,
         uptime_seconds: 1.0,

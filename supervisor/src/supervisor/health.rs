@@ -53,7 +53,7 @@ impl Supervisor {
         } else if !running && (self.reloading || !self.told_ready) {
             (self.reloading, self.told_ready) = (false, true);
             let last = |service: &Service| {
-                let last = service.last_reload.as_ref()?;
+                let last = service.history.reloads().next_back()?;
                 Some(format!("{}: {}", service.name, last.message))
             };
             let status: Vec<String> = self.services.iter().filter_map(last).collect();

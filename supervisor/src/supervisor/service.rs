@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use syngate_gate::{Endpoints, Generation, ServiceId};
@@ -12,10 +13,11 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::context::{Context, wall_clock};
 use super::generation::Live;
+use super::history::History;
 use super::listeners::{Bound, Open};
 use super::loading::Activated;
 use crate::config::ServiceConfig;
-use crate::protocol::{Failure, GenerationState, LastReload, Step};
+use crate::protocol::{Failure, GenerationState, Step};
 use crate::rollout::{Action, Event, Rollout, Time};
 
 pub(super) struct Service {
@@ -24,7 +26,7 @@ pub(super) struct Service {
     pub(super) rollout: Rollout,
     pub(super) metrics: Arc<syngate_metrics::Service>,
     pub(super) listeners: Vec<Open>,
-    pub(super) last_reload: Option<LastReload>,
+    pub(super) history: History,
     pub(super) last_failure: Option<Failure>,
     /// Its first run has ended, however.
     pub(super) begun: bool,
@@ -77,7 +79,7 @@ impl Service {
             rollout: Rollout::new(Arc::new(config)),
             metrics,
             listeners: Vec::new(),
-            last_reload: None,
+            history: History::default(),
             last_failure: None,
             begun: false,
             served: false,
@@ -118,8 +120,7 @@ impl Service {
             cx.gate.backend_gone(self.id, generation).await;
         }
         if matches!(event, Event::Checked(..)) {
-            self.metrics
-                .observe_phase(ReloadPhase::Check, self.check_began.elapsed());
+            self.took(ReloadPhase::Check, self.check_began.elapsed());
         }
         for action in self.rollout.handle(cx.now(), event) {
             self.act(cx, action).await;
@@ -139,8 +140,8 @@ impl Service {
         };
         live.gate = Some(make(number, cx.workers, endpoints, raw));
         let since = live.started.unwrap_or(live.began);
-        self.metrics
-            .observe_phase(ReloadPhase::Ready, since.elapsed());
+        let time = since.elapsed();
+        self.took(ReloadPhase::Ready, time);
         self.feed(cx, Event::Ready(number)).await;
     }
 
@@ -166,6 +167,9 @@ impl Service {
                     .active()
                     .and_then(|active| self.lives.get(&active));
                 let older = active.and_then(Live::stats);
+                if self.rollout.reloading() {
+                    self.history.starts(generation);
+                }
                 let live = Live::start(cx, self.id, generation, config, kept, older);
                 self.lives.insert(generation, live);
             }
@@ -209,16 +213,18 @@ impl Service {
 
     async fn activate(&mut self, cx: &mut Context, number: Option<u64>) {
         let began = Instant::now();
-        for live in self
-            .lives
-            .values_mut()
-            .filter(|live| live.state == GenerationState::Active)
-        {
+        for (old, live) in &mut self.lives {
+            if live.state != GenerationState::Active {
+                continue;
+            }
             let ended = live
                 .gate
                 .as_ref()
                 .is_some_and(|generation| generation.ended());
             live.replaced = (!ended).then_some(began);
+            if !ended && self.rollout.reloading() {
+                self.history.replaces(*old);
+            }
         }
         let mut live = number.and_then(|number| self.lives.get_mut(&number));
         if let Some(live) = &mut live {
@@ -248,8 +254,7 @@ impl Service {
             live.publish();
         }
         if number.is_some() {
-            self.metrics
-                .observe_phase(ReloadPhase::Flip, began.elapsed());
+            self.took(ReloadPhase::Flip, began.elapsed());
         }
         if let Some(config) = &config {
             self.change(cx, config);
@@ -277,8 +282,9 @@ impl Service {
         };
         match live.replaced {
             Some(since) => {
-                self.metrics
-                    .observe_phase(ReloadPhase::Drain, since.elapsed());
+                let time = since.elapsed();
+                self.metrics.observe_phase(ReloadPhase::Drain, time);
+                self.history.drained(number, time);
                 self.retired += 1;
             }
             None => self.failed += 1,
@@ -333,12 +339,16 @@ impl Service {
             self.activated = activating;
         }
         self.keep_wanted(cx).await;
-        self.last_reload = Some(LastReload {
-            outcome: outcome.to_string(),
-            message,
-            at: wall_clock(),
-            seconds: cx.now().saturating_sub(began).as_secs_f64(),
-        });
+        let took = cx.now().saturating_sub(began);
+        self.history.ended(outcome, message, took);
+    }
+
+    /// A phase has ended; drains are told by [`Service::forget`].
+    pub(super) fn took(&mut self, phase: ReloadPhase, time: Duration) {
+        self.metrics.observe_phase(phase, time);
+        if self.rollout.reloading() {
+            self.history.took(phase, time);
+        }
     }
 
     /// Brings gauges and what others may look at up to date.

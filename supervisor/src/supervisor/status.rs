@@ -6,6 +6,7 @@ use syngate_gate::ConnectionInfo;
 use syngate_metrics::ConnectionState;
 use tokio::sync::oneshot;
 
+use super::context::wall_clock;
 use super::listeners::Open;
 use super::service::Service;
 use super::{Supervisor, generation};
@@ -16,6 +17,7 @@ impl Supervisor {
         let process = &self.cx.config.process;
         let ready = self.asked.ready.borrow().clone();
         Status {
+            at: wall_clock(),
             version: self.version.to_owned(),
             pid: std::process::id(),
             uptime_seconds: self.cx.now().as_secs_f64(),
@@ -81,7 +83,8 @@ impl Supervisor {
             pending: service.metrics.open(ConnectionState::Pending),
             running: service.rollout.running().or(leaves),
             generations: generations.collect(),
-            last_reload: service.last_reload.clone(),
+            last_reload: service.history.reloads().next_back().cloned(),
+            reloads: service.history.reloads().cloned().collect(),
             last_failure: service.last_failure.clone(),
             activated: service.activated(),
         }
