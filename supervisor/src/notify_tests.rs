@@ -38,7 +38,7 @@ fn a_manager_hears_each_step_by_path_and_by_abstract_name() {
         manager.reloading();
         let reloading = text(socket);
         let since = reloading
-            .strip_prefix("RELOADING=1\nMONOTONIC_USEC=")
+            .strip_prefix("RELOADING=1\nSTATUS=reloading\nMONOTONIC_USEC=")
             .expect("the moment");
         assert!(since.parse::<u64>().expect("microseconds") > 0);
         manager.ready("web: 2 active\nFAKE=1");

@@ -1,0 +1,1 @@
+//! The images, with a real Docker engine.

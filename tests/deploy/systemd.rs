@@ -1,0 +1,1 @@
+//! The units of packaging/systemd, under a real systemd.
