@@ -109,7 +109,7 @@ pub struct GenerationStatus {
     pub connections: u64,
     /// Where it listens.
     pub endpoints: Vec<String>,
-    /// What it waits for, while it drains: `min-ready`, `accept queue (3)`, `12 connections`, `SIGTERM sent`.
+    /// What it waits for, while it drains: `min-ready`, `accept queue (3)`, `12 connections`, `its end`.
     pub waits_for: Option<String>,
     /// Its endpoint that takes no connection, and why; `None`: all that were tried do.
     pub refused: Option<String>,

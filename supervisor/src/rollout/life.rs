@@ -83,8 +83,8 @@ impl Generation {
             Life::Draining(Drain::Delay(_)) => "drain-delay",
             Life::Draining(Drain::Queue(_)) => "accept queue",
             Life::Draining(Drain::Leases(_)) => "connections",
-            Life::Stopping { kill: Some(_), .. } => "stop signal sent",
-            Life::Stopping { kill: None, .. } => "killed",
+            Life::Stopping { kill: Some(_), .. } => "its end",
+            Life::Stopping { kill: None, .. } => "its end, killed",
         })
     }
 

@@ -381,24 +381,4 @@ impl Service {
         let all = self.lives.values().filter_map(|live| live.gate.clone());
         cx.board.watch(self.id, &self.metrics, all.collect());
     }
-
-    /// Why `/readyz` says no, if it does.
-    pub(super) fn not_ready(&self) -> Option<String> {
-        let patience = self.rollout.config().gate.pending_timeout / 2;
-        let name = &self.name;
-        if !self.served {
-            // One that came with a reload gets the time that one has which has lost its generation; one that has no configuration
-            // yet doesn't count.
-            let early = self.late && self.idle_since.elapsed() < patience;
-            let counts = !self.removed && !early && self.rollout.config().is_complete();
-            return counts.then(|| format!("{name} hasn't had an active generation yet"));
-        }
-        let idle = self.rollout.active().is_none() && self.idle_since.elapsed() >= patience;
-        idle.then(|| {
-            format!(
-                "{name} has had no active generation for {:.1}s",
-                self.idle_since.elapsed().as_secs_f64()
-            )
-        })
-    }
 }
