@@ -186,8 +186,10 @@ fn generations(generations: &[GenerationStatus], paint: Paint) -> Vec<String> {
 fn last_reload(last: &Reload, now: f64, paint: Paint, lines: &mut Vec<String>) {
     let ago = age((now - last.at).max(0.0));
     let head = format!(
-        "last reload: {}, {ago} ago, took {:.1} s",
-        last.outcome, last.seconds
+        "last reload: {}, {ago} ago, took {:.1} s{}",
+        last.outcome,
+        last.seconds,
+        phases(last)
     );
     let painted = match last.outcome.as_str() {
         "success" => paint.good(&last.outcome),
@@ -198,6 +200,21 @@ fn last_reload(last: &Reload, now: f64, paint: Paint, lines: &mut Vec<String>) {
         head.replacen(&last.outcome, &painted, 1)
     ));
     lines.extend(wrapped("    ", &printable(&last.message)));
+}
+
+/// What took a tenth of a second and more. The drain outlives the run, and is no part of its time.
+fn phases(last: &Reload) -> String {
+    let long = last
+        .phases
+        .iter()
+        .filter(|one| one.seconds >= 0.1 && one.phase != "drain");
+    let named: Vec<String> = long
+        .map(|one| format!("{} {:.1} s", printable(&one.phase), one.seconds))
+        .collect();
+    match named.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", named.join(", ")),
+    }
 }
 
 /// The connections of a service, oldest first.

@@ -1,6 +1,6 @@
 //! Rendered text, compared whole.
 
-use syngate_supervisor::protocol::{Failure, ListenerStatus};
+use syngate_supervisor::protocol::{Failure, ListenerStatus, Phase};
 
 use super::*;
 
@@ -53,7 +53,12 @@ fn web() -> ServiceStatus {
             message: "generation 12 is active; generation 9 drains".into(),
             at: NOW - 90.0,
             seconds: 1.44,
-            phases: vec![],
+            phases: [("check", 0.31), ("start", 0.02), ("ready", 1.0), ("drain", 40.0)]
+                .map(|(phase, seconds)| Phase {
+                    phase: phase.into(),
+                    seconds,
+                })
+                .into(),
         }),
         reloads: vec![],
         activated: None,
@@ -93,7 +98,7 @@ web: generation 12 is active
   generation  state      pid     age  connections
            9  draining  1309   3d 2h           12  waits for 12 connections
           12  active    1312  1m 30s          220  127.83.4.1:20001
-  last reload: success, 1m 30s ago, took 1.4 s
+  last reload: success, 1m 30s ago, took 1.4 s (check 0.3 s, ready 1.0 s)
     generation 12 is active; generation 9 drains
 ";
     assert_eq!(text(&gate(vec![web()]), NOW, PLAIN), expected);
