@@ -172,19 +172,20 @@ impl Rollout {
             Life::Active => return self.crashed(&generation, end),
             Life::Draining(_) | Life::Stopping { .. } => {
                 self.leave(&generation);
-                let failed = generation.state() == GenerationState::Failed;
-                let told = match end {
-                    End::Exited { as_asked: true, .. } if !failed => {
-                        format!("generation {number} has ended")
-                    }
-                    end => end.tell(number, ""),
+                let as_asked = matches!(end, End::Exited { as_asked: true, .. });
+                let step = match generation.life {
+                    // Its connections have gone with it.
+                    Life::Draining(_) if !as_asked => "failed",
+                    Life::Stopping { failed: true, .. } => "ended",
+                    _ => "drained",
+                };
+                let told = match step {
+                    "drained" if as_asked => format!("generation {number} has ended"),
+                    "failed" => end.tell(number, " while it drained"),
+                    _ => end.tell(number, ""),
                 };
                 let message = format!("{told}; {}", self.serves());
-                return self.step(
-                    Some(number),
-                    if failed { "ended" } else { "drained" },
-                    message,
-                );
+                return self.step(Some(number), step, message);
             }
         };
         self.leave(&generation);
