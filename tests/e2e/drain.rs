@@ -82,6 +82,30 @@ fn connections_that_outlast_the_drain_are_reset() {
     );
 }
 
+/// A generation that dies while it drains takes its connections with it: a warning, where the end of a drain is news.
+#[test]
+fn a_death_while_draining_is_told_as_a_failure() {
+    let net = Net::new();
+    let setup = Setup::new(&net).options(["--min-ready", "100ms", "--drain-timeout", "off"]);
+    let gate = setup.backend(backend::own(Hop::Socket, &[])).start();
+    let idle = connect(gate.public());
+    send(&idle, b"GET /idle HTTP/1.1\r\n\r\n");
+    wait_until("it is answered", || answered(&idle));
+    gate.run(["reload"]).expect_code(0);
+    let service = || gate.status_json()["services"][0].clone();
+    wait_until("the drain waits for the connection", || {
+        service()["generations"][0]["waits_for"] == "1 connection"
+    });
+    let old = service()["generations"][0]["pid"].as_i64().expect("a pid");
+    kill(Pid::from_raw(old as i32), Signal::SIGKILL).expect("killed");
+    wait_until("it is told", || service()["last_failure"].is_object());
+    assert_eq!(
+        service()["last_failure"]["message"],
+        "generation 1 was killed by SIGKILL while it drained; generation 2 serves"
+    );
+    assert_eq!(service()["active"], 2);
+}
+
 /// Nothing is sent to the old generation while it can be needed.
 #[test]
 fn keep_previous_keeps_the_old_generation_untouched() {
