@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 
 use http_body_util::Full;
 use hyper::body::{Body, Bytes};
-use hyper::header::{ACCEPT, ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
+use hyper::header::{
+    ACCEPT, ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue, VARY,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -65,9 +67,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// At most one line about failed accepts in this time.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The supervisor answers at once or is stuck.
-const STATUS_PATIENCE: Duration = Duration::from_secs(3);
-
 /// Descriptors in reserve: one for the connection, three that a scrape opens at once below /proc or as a kernel query.
 const RESERVE: usize = 4;
 
@@ -80,12 +79,15 @@ struct Limits {
     header: Duration,
     /// From the accept to the end of the connection.
     connection: Duration,
+    /// For the supervisor to tell its status: it answers at once, or is stuck.
+    status: Duration,
 }
 
 const LIMITS: Limits = Limits {
     connections: 64,
     header: Duration::from_secs(5),
     connection: Duration::from_secs(15),
+    status: Duration::from_secs(3),
 };
 
 /// What the endpoint asks the rest of the process. Each call runs on the endpoint's only thread: it must return soon, whatever
@@ -147,7 +149,11 @@ fn serve_within(
     metrics: Arc<Metrics>,
     health: Health,
 ) -> io::Result<Admin> {
-    let pages = Arc::new(Pages { metrics, health });
+    let pages = Arc::new(Pages {
+        metrics,
+        health,
+        patience: limits.status,
+    });
     let (running, stopped) = oneshot::channel();
     let (tell, opened) = mpsc::sync_channel(1);
     // The thread makes its runtime itself: one that is of no use can't be dropped on the caller's.
@@ -247,8 +253,7 @@ impl Door {
 
 /// Answers one request.
 async fn converse(limits: Limits, stream: TcpStream, pages: Arc<Pages>) {
-    let answer =
-        service_fn(async |request| Ok::<_, Infallible>(pages.answer(&request).await));
+    let answer = service_fn(async |request| Ok::<_, Infallible>(pages.answer(&request).await));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header)
@@ -266,6 +271,8 @@ async fn converse(limits: Limits, stream: TcpStream, pages: Arc<Pages>) {
 struct Pages {
     metrics: Arc<Metrics>,
     health: Health,
+    /// [`Limits::status`].
+    patience: Duration,
 }
 
 impl Pages {
@@ -301,7 +308,7 @@ impl Pages {
 
     async fn status(&self) -> Response<Full<Bytes>> {
         let unavailable = |why: &'static str| text(StatusCode::SERVICE_UNAVAILABLE, why);
-        match time::timeout(STATUS_PATIENCE, (self.health.status)()).await {
+        match time::timeout(self.patience, (self.health.status)()).await {
             Ok(Some(status)) => match serde_json::to_vec(&status) {
                 Ok(document) => page(JSON, document),
                 Err(_) => unavailable("the status can't be written as JSON\n"),

@@ -21,6 +21,7 @@ const PATIENT: Limits = Limits {
     connections: 64,
     header: NEVER,
     connection: NEVER,
+    status: NEVER,
 };
 
 fn healthy() -> Health {
@@ -128,6 +129,136 @@ fn health_is_asked_each_time() {
 }
 
 #[test]
+fn browsers_get_the_page_and_others_a_list() {
+    let (_admin, address) = start_healthy(PATIENT);
+    let ask = |accept: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: x\r\n{accept}\r\n");
+        receive(send(address, &request))
+    };
+    // As a browser has it, and a proxy that makes several headers of one.
+    for accept in [
+        "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r\n",
+        "Accept: application/xml\r\nAccept: text/html\r\n",
+    ] {
+        let reply = ask(accept);
+        let (status, header, body) = parts(&reply);
+        assert_eq!((status, body), ("200 OK", PAGE));
+        for line in [
+            "content-type: text/html; charset=utf-8",
+            "content-security-policy: default-src 'none'; script-src 'unsafe-inline';",
+            "frame-ancestors 'none'",
+            "vary: accept",
+        ] {
+            assert!(header.contains(line), "{line} is missing in {header}");
+        }
+    }
+    for accept in ["", "Accept: */*\r\n", "Accept: text/plain\r\n"] {
+        let reply = ask(accept);
+        let (status, header, body) = parts(&reply);
+        assert_eq!((status, body), ("200 OK", INDEX));
+        for line in ["content-type: text/plain; charset=utf-8", "vary: accept"] {
+            assert!(header.contains(line), "{line} is missing in {header}");
+        }
+    }
+}
+
+/// It is small, asks for nothing but what stands beside it (whatever path a proxy has put before that), and sets text as text.
+#[test]
+fn the_page_is_alone() {
+    assert!(PAGE.len() < 14 * 1024, "{} bytes", PAGE.len());
+    for never in [
+        "//cdn",
+        "http:",
+        "https:",
+        "url(",
+        "@import",
+        "href=\"/",
+        "fetch('/",
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+    ] {
+        assert!(!PAGE.contains(never), "{never}");
+    }
+    for beside in ["href=\"metrics\"", "href=\"status\"", "fetch('status'"] {
+        assert!(PAGE.contains(beside), "{beside}");
+    }
+}
+
+#[test]
+fn the_status_is_json() {
+    let status = || Status {
+        at: 1.5,
+        version: "1".to_owned(),
+        pid: 7,
+        uptime_seconds: 0.5,
+        metrics: None,
+        ready: false,
+        not_ready: Some("web: \"starts\"".to_owned()),
+        connections: 1,
+        max_connections: 2,
+        pending: 3,
+        pending_max: 4,
+        services: Vec::new(),
+    };
+    let health = Health {
+        status: Box::new(move || Box::pin(async move { Some(status()) })),
+        ..healthy()
+    };
+    let (_admin, address) = start(PATIENT, Metrics::new("1", 1), health);
+    let reply = get(address, "/status");
+    let (code, header, body) = parts(&reply);
+    assert_eq!(code, "200 OK");
+    assert!(
+        header.contains("content-type: application/json"),
+        "{header}"
+    );
+    assert_eq!(serde_json::from_str::<Status>(body).unwrap(), status());
+}
+
+#[test]
+fn a_gate_that_stops_has_no_status() {
+    let (_admin, address) = start_healthy(PATIENT);
+    let reply = get(address, "/status");
+    let (code, _, body) = parts(&reply);
+    assert_eq!(
+        (code, body),
+        ("503 Service Unavailable", "the gate is stopping\n")
+    );
+}
+
+#[test]
+fn a_supervisor_that_never_answers_keeps_nobody_else_waiting() {
+    let (asks, asked) = mpsc::channel();
+    let stuck = |limits| {
+        let asks = asks.clone();
+        let health = Health {
+            status: Box::new(move || {
+                let _ = asks.send(());
+                Box::pin(std::future::pending())
+            }),
+            ..healthy()
+        };
+        start(limits, Metrics::new("1", 1), health)
+    };
+    let (_admin, address) = stuck(PATIENT);
+    let _waits = send(address, "GET /status HTTP/1.1\r\nHost: x\r\n\r\n");
+    asked.recv_timeout(PATIENCE).unwrap();
+    assert!(get(address, "/livez").ends_with("ok\n"));
+
+    let (_admin, address) = stuck(Limits {
+        status: Duration::from_millis(50),
+        ..PATIENT
+    });
+    let reply = get(address, "/status");
+    let (code, _, body) = parts(&reply);
+    assert_eq!(
+        (code, body),
+        ("503 Service Unavailable", "the supervisor doesn't answer\n")
+    );
+}
+
+#[test]
 fn other_paths_and_methods_are_refused() {
     let (_admin, address) = start_healthy(PATIENT);
     let status = |request: &str| {
@@ -188,7 +319,7 @@ fn a_header_that_never_ends_is_cut_off() {
     let (_admin, address) = start_healthy(Limits {
         connections: 1,
         header: Duration::from_millis(50),
-        connection: NEVER,
+        ..PATIENT
     });
     let _silent = TcpStream::connect(address).unwrap();
     let _slow = send(address, "GET /metrics HTTP/1.1\r\nHost:");
@@ -204,8 +335,8 @@ fn a_client_that_never_reads_is_cut_off() {
     }
     let limits = Limits {
         connections: 1,
-        header: NEVER,
         connection: Duration::from_millis(500),
+        ..PATIENT
     };
     let (_admin, address) = start(limits, metrics, healthy());
     let mut deaf = send(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
