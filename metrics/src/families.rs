@@ -82,7 +82,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "syngate_listener_drops_total",
-        help: "SYNs and handshakes that the kernel dropped at this very public listener. Zero proves that no client had to send again because of it.",
+        help: "What the kernel dropped at this very public listener. Zero proves that no SYN was dropped; a number above may also be stray segments, which it counts here too.",
         kind: MetricType::COUNTER,
         labels: &["listener"],
         read: |service, out| out.each_listener(service, |sum| sum.drops),
