@@ -235,7 +235,7 @@ fn a_supervisor_that_never_answers_keeps_nobody_else_waiting() {
         let health = Health {
             status: Box::new(move || {
                 let _ = asks.send(());
-                Box::pin(std::future::pending())
+                Box::pin(std::future::pending::<Option<Status>>())
             }),
             ..healthy()
         };
