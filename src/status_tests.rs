@@ -49,6 +49,7 @@ fn web() -> ServiceStatus {
         ],
         last_reload: Some(Reload {
             generation: None,
+            replaced: None,
             outcome: "success".into(),
             message: "generation 12 is active; generation 9 drains".into(),
             at: NOW - 90.0,
@@ -117,6 +118,7 @@ fn a_gate_that_holds_after_a_failure() {
         last_failure: None,
         last_reload: Some(Reload {
             generation: None,
+            replaced: None,
             outcome: "start_failed".into(),
             message: "generation 13 ended with status 1 before it was ready, its last words: \x1b[31mcannot bind\x1b[0m to the address; nothing serves: connections are held".into(),
             at: NOW - 0.25,

@@ -121,6 +121,9 @@ pub struct Reload {
     /// The generation that it started; `None`: it didn't come to that.
     #[serde(default)]
     pub generation: Option<u64>,
+    /// The one that got no new connections from then on, and drains or has ended.
+    #[serde(default)]
+    pub replaced: Option<u64>,
     /// The label of `reloads_total`.
     pub outcome: String,
     /// One line for an operator: what happened and what serves.

@@ -12,6 +12,7 @@
 //! They need root and programs that not every machine has; what is missing is said in a line, and the test skipped. None of them
 //! runs beside another test (`.config/nextest.toml`).
 
+#[expect(dead_code, reason = "what other suites use of the harness")]
 #[path = "../common/mod.rs"]
 mod common;
 

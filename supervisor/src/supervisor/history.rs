@@ -17,46 +17,29 @@ const KEPT: usize = 10;
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// Oldest first.
-    ended: VecDeque<Run>,
-    now: Run,
+    ended: VecDeque<Reload>,
+    /// What is known of the run that goes on.
+    now: Begun,
 }
 
-#[derive(Debug)]
-struct Run {
-    reload: Reload,
-    /// The generation whose connections it took over.
+#[derive(Debug, Default)]
+struct Begun {
+    generation: Option<u64>,
     replaced: Option<u64>,
+    phases: Vec<Phase>,
 }
 
-impl Default for Run {
-    fn default() -> Run {
-        Run {
-            reload: Reload {
-                generation: None,
-                outcome: String::new(),
-                message: String::new(),
-                at: 0.0,
-                seconds: 0.0,
-                phases: Vec::new(),
-            },
-            replaced: None,
-        }
-    }
-}
-
-impl Run {
-    fn took(&mut self, phase: ReloadPhase, time: Duration) {
-        self.reload.phases.push(Phase {
-            phase: phase.as_str().to_owned(),
-            seconds: time.as_secs_f64(),
-        });
+fn phase(phase: ReloadPhase, time: Duration) -> Phase {
+    Phase {
+        phase: phase.as_str().to_owned(),
+        seconds: time.as_secs_f64(),
     }
 }
 
 impl History {
     /// The run that goes on starts this generation.
     pub(super) fn starts(&mut self, generation: u64) {
-        self.now.reload.generation = Some(generation);
+        self.now.generation = Some(generation);
     }
 
     /// In the run that goes on this generation gets no new connections any more.
@@ -65,35 +48,46 @@ impl History {
     }
 
     /// A phase of the run that goes on has ended.
-    pub(super) fn took(&mut self, phase: ReloadPhase, time: Duration) {
-        self.now.took(phase, time);
+    pub(super) fn took(&mut self, which: ReloadPhase, time: Duration) {
+        self.now.phases.push(phase(which, time));
     }
 
     /// A generation that was replaced has ended.
     pub(super) fn drained(&mut self, generation: u64, time: Duration) {
-        let runs = self.ended.iter_mut().rev();
-        let mut runs = std::iter::once(&mut self.now).chain(runs);
-        if let Some(run) = runs.find(|run| run.replaced == Some(generation)) {
-            run.took(ReloadPhase::Drain, time);
+        let drain = phase(ReloadPhase::Drain, time);
+        if self.now.replaced == Some(generation) {
+            return self.now.phases.push(drain);
+        }
+        let mut newest_first = self.ended.iter_mut().rev();
+        if let Some(run) = newest_first.find(|run| run.replaced == Some(generation)) {
+            run.phases.push(drain);
         }
     }
 
     /// The run that went on has ended.
     pub(super) fn ended(&mut self, outcome: ReloadOutcome, message: String, took: Duration) {
-        let mut run = std::mem::take(&mut self.now);
-        run.reload.outcome = outcome.to_string();
-        run.reload.message = message;
-        run.reload.at = wall_clock();
-        run.reload.seconds = took.as_secs_f64();
+        let Begun {
+            generation,
+            replaced,
+            phases,
+        } = std::mem::take(&mut self.now);
         if self.ended.len() == KEPT {
             self.ended.pop_front();
         }
-        self.ended.push_back(run);
+        self.ended.push_back(Reload {
+            generation,
+            replaced,
+            outcome: outcome.to_string(),
+            message,
+            at: wall_clock(),
+            seconds: took.as_secs_f64(),
+            phases,
+        });
     }
 
     /// Oldest first.
     pub(super) fn reloads(&self) -> impl DoubleEndedIterator<Item = &Reload> {
-        self.ended.iter().map(|run| &run.reload)
+        self.ended.iter()
     }
 }
 
