@@ -7,6 +7,7 @@
 //! | `package` | the .deb installs, serves, upgrades and goes in a clean Debian |
 //! | `prometheus` | what a real Prometheus has seen after three reloads, and the alerts that it knows |
 //! | `page` | the status page in a browser |
+//! | `machine` | the Debian tree, booted: what `systemd` and `package` run in |
 //! | `tree` | the Debian tree that some of them run in |
 //!
 //! They need root and programs that not every machine has; what is missing is said in a line, and the test skipped. None of them
@@ -17,6 +18,7 @@
 mod common;
 
 mod docker;
+mod machine;
 mod package;
 mod page;
 mod prometheus;

@@ -1,6 +1,7 @@
 //! A Debian tree, of this machine's own release and from its own mirror: made once by debootstrap, copied for each test.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,6 +35,9 @@ impl Tree {
             .args(["--archive", "--reflink=auto"])
             .arg(pristine.join("."))
             .arg(copy.path()));
+        // A user who isn't root goes through it too.
+        let everybody = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(copy.path(), everybody).expect("a mode");
         Ok(Tree(copy))
     }
 
