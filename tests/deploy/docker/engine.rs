@@ -24,6 +24,9 @@ const DOCKER: &str = "/usr/bin/docker";
 const DOCKERD: &str = "/usr/sbin/dockerd";
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// The test's own address on the bridge to the containers.
+pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 17, 0, 1);
+
 /// A running engine. Dropped, it ends, and everything with it.
 pub(super) struct Engine {
     /// `unshare`, which waits for the engine.
@@ -65,10 +68,9 @@ impl Engine {
             .args([DOCKERD, "--host", &socket(&directory)])
             .arg("--data-root")
             .arg(data.path())
-            .args(["--storage-driver", driver])
+            .args(["--storage-driver", driver, &format!("--bip={GATEWAY}/16")])
             // The test talks to the containers' own addresses, and they to nobody outside.
             .args(["--iptables=false", "--ip-forward=false", "--ip-masq=false"])
-            .arg("--userland-proxy=false")
             .env("PATH", PATH)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("dup"))
@@ -118,15 +120,9 @@ impl Engine {
         run(&mut self.docker(arguments)).trim_end().to_owned()
     }
 
-    /// One value of an image, a container or a network, as a Go template.
+    /// One value of an image or a container, as a Go template.
     pub(super) fn inspect(&self, name: &str, format: &str) -> String {
         self.run(["inspect", "--format", format, name])
-    }
-
-    /// This machine's address on the bridge.
-    pub(super) fn gateway(&self) -> Ipv4Addr {
-        let gateway = self.inspect("bridge", "{{(index .IPAM.Config 0).Gateway}}");
-        gateway.parse().expect("an address")
     }
 
     fn last_words(&self, lines: usize) -> String {
@@ -231,18 +227,13 @@ impl<'a> Container<'a> {
 impl Drop for Container<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let logs = self.engine.docker(["logs", "--tail", "100", self.name]);
-            show(self.name, logs);
+            let logs = ["logs", "--tail", "100", self.name];
+            if let Ok(logs) = self.engine.docker(logs).output() {
+                let Done { out, err, .. } = Done::from(logs);
+                eprintln!("--- the log of {} ---\n{out}{err}", self.name);
+            }
         }
         let remove = ["rm", "--force", "--volumes", self.name];
         let _ = self.engine.docker(remove).output();
-    }
-}
-
-fn show(name: &str, mut logs: Command) {
-    if let Ok(said) = logs.output() {
-        for stream in [said.stdout, said.stderr] {
-            eprintln!("--- {name} ---\n{}", String::from_utf8_lossy(&stream));
-        }
     }
 }

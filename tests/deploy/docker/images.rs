@@ -118,9 +118,19 @@ pub(super) fn context() -> TempDir {
 
 /// `docker build` of one target.
 fn build(engine: &Engine, context: &Path, target: &str, image: &str) -> Done {
-    let mut build = engine.docker(["build", "--network=none", "--target", target, "--tag", image]);
+    let mut build = engine.docker([
+        "build",
+        "--network=none",
+        "--target",
+        target,
+        "--tag",
+        image,
+    ]);
     let labels = LABELS.map(|(label, value)| format!("{}={value}", label.to_uppercase()));
-    let bases = [format!("BUILD_IMAGE={RUST}"), format!("HAPROXY_IMAGE={DEBIAN}")];
+    let bases = [
+        format!("BUILD_IMAGE={RUST}"),
+        format!("HAPROXY_IMAGE={DEBIAN}"),
+    ];
     for argument in bases.iter().chain(&labels) {
         build.args(["--build-arg", argument]);
     }
@@ -133,7 +143,12 @@ fn build(engine: &Engine, context: &Path, target: &str, image: &str) -> Done {
 fn uncoloured(output: &str) -> String {
     let mut pieces = output.split('\x1b');
     let first = pieces.next().unwrap_or_default();
-    let after = |piece: &str| piece.split_once('m').map_or("", |(_, rest)| rest).to_owned();
+    let after = |piece: &str| {
+        piece
+            .split_once('m')
+            .map_or("", |(_, rest)| rest)
+            .to_owned()
+    };
     first.to_owned() + &pieces.map(after).collect::<String>()
 }
 
@@ -151,7 +166,11 @@ pub(super) fn build_both(engine: &Engine, context: &Path) {
 pub(super) fn change_reuses_dependencies(engine: &Engine, context: &Path) {
     let file = context.join("metrics/src/lib.rs");
     let text = fs::read_to_string(&file).expect("a source");
-    fs::write(&file, text + "\ncompile_error!(\"a change of the code\");\n").expect("a source");
+    fs::write(
+        &file,
+        text + "\ncompile_error!(\"a change of the code\");\n",
+    )
+    .expect("a source");
     let changed = build(engine, context, "gate", "changed");
     assert_ne!(changed.code, Some(0));
     changed.expect_words(&["a change of the code", "Compiling syngate-metrics"]);
