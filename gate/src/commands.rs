@@ -144,6 +144,16 @@ impl Worker {
                 });
                 self.doubts.backend_gone(id, generation, self.index);
             }
+            Command::CountUnproven(id, generation, count) => {
+                let all = (0..self.slots.capacity()).filter_map(|slot| self.slots.at(slot));
+                let theirs = all.filter(|connection| {
+                    connection
+                        .lease()
+                        .is_some_and(|lease| lease.is_of(id, generation))
+                });
+                let unproven = theirs.filter(|connection| connection.is_unproven()).count();
+                count.fetch_add(unproven as u64, Ordering::Relaxed);
+            }
             Command::Adopt(listener, metrics, kept) => {
                 self.adoptions.push(Adoption {
                     listener,

@@ -248,6 +248,22 @@ impl Gate {
             .await;
     }
 
+    /// How many connections of a generation its backend may know nothing of: nothing has come from it on them, and nothing that was
+    /// sent there is acknowledged. Their handshakes may be half done on its side (SYN_RECV): the kernel drops the end of one while
+    /// the accept queue is full, and waits for the first bytes where the backend asks for that (tcp(7), TCP_DEFER_ACCEPT). All others
+    /// are in its accept queue, or accepted.
+    pub async fn unproven(&self, service: ServiceId, generation: &Generation) -> u64 {
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&count);
+        self.all(Command::CountUnproven(
+            service,
+            generation.number(),
+            counted,
+        ))
+        .await;
+        count.load(Ordering::Relaxed)
+    }
+
     /// Resets the connections of a generation, counted as forced closes. `reason` is `DrainTimeout` or `Shutdown`.
     pub async fn reset(&self, service: ServiceId, generation: u64, reason: CloseReason) {
         self.all(Command::Reset(service, generation, reason)).await;

@@ -351,6 +351,13 @@ impl Relay {
         (self.up.passed(), self.down.passed())
     }
 
+    /// Whether the backend has sent something, or acknowledged something.
+    pub(crate) fn is_known_to(&self, backend: &Socket) -> bool {
+        let answered = self.down.written > 0 || self.down.kept.is_some();
+        // An end that isn't acknowledged counts as a byte: then the last one that is may be missed here, and nothing else.
+        answered || u64::from(backend.undelivered()) < self.up.written
+    }
+
     /// Whether no byte has passed either way: the connection can still go to another generation.
     pub(crate) fn is_untouched(&self) -> bool {
         self.bytes() == (0, 0)

@@ -90,6 +90,35 @@ fn a_pending_client_that_was_reset_goes_and_a_half_closed_one_stays() {
     assert_eq!(connection.advance(&mut ground.context()), closed);
 }
 
+/// What the kernel of the backend may not have taken on: nobody has heard anything from it yet.
+#[test]
+fn a_connection_is_proven_by_the_first_byte_either_way() {
+    for from in [Side::Client, Side::Backend] {
+        let mut ground = Ground::new();
+        let (mut client, inner) = tcp();
+        let mut connection = ground.connection(inner, pending());
+        assert!(!connection.is_unproven());
+        let mut served = ground.relay(&mut connection);
+        assert!(connection.is_unproven());
+        let sender = match from {
+            Side::Client => &mut client,
+            Side::Backend => &mut served,
+        };
+        sender.write_all(b"hello").unwrap();
+        let receiver = match from {
+            Side::Client => &connection.client,
+            Side::Backend => backend(&connection),
+        };
+        until(receiver, PollFlags::POLLIN);
+        let edge = EpollFlags::EPOLLIN;
+        connection.event(from, edge, &mut ground.context());
+        let start = Instant::now();
+        while connection.is_unproven() {
+            assert!(start.elapsed() < LINGER, "it is never acknowledged");
+        }
+    }
+}
+
 #[test]
 fn a_reset_without_a_byte_goes_to_another_generation_only_if_this_one_has_gone() {
     #[derive(Clone, Copy, PartialEq)]
