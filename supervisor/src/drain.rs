@@ -21,26 +21,34 @@ const AT_MOST: Duration = Duration::from_millis(100);
 /// Endpoints of which nothing can be known count as empty; one that can't be read for want of descriptors or memory doesn't. May be
 /// dropped at any moment.
 pub(crate) async fn emptied(gate: Arc<Gate>, service: ServiceId, generation: Arc<Generation>) {
-    let unproven = async || gate.unproven(service, &generation).await;
-    emptied_where(&generation, unproven).await;
-}
-
-/// `unproven` counts our connections whose handshake may be half done: see [`Gate::unproven`]. Where there is none, the queues alone
-/// are looked at, and the long dump is spared.
-async fn emptied_where(generation: &Generation, unproven: impl AsyncFn() -> u64) {
-    let mut reader = Reader::new();
-    let mut seen = 0;
+    let mut looks = Looks::default();
     loop {
-        // In the order in which a connection moves, so that none is missed.
-        let half_done = unproven().await > 0;
+        // Before the queues: in the order in which a connection moves, so that none is missed.
+        let unproven = gate.unproven(service, &generation).await;
         let began = Instant::now();
-        let empty = sum(generation, |probe| reader.queued(probe)) == 0
-            && (!half_done || undelivered(generation, &mut reader) == 0);
-        seen = if empty { seen + 1 } else { 0 };
-        if seen == 2 {
+        if looks.empty_twice(&generation, unproven > 0) {
             return;
         }
         tokio::time::sleep(pause(began.elapsed())).await;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Looks {
+    reader: Reader,
+    /// How many in a row have found nothing.
+    empty: u32,
+}
+
+impl Looks {
+    /// One more look, which says whether it and the one before have found nothing. Where no handshake can be half done the queues
+    /// alone are looked at, and a long dump is spared.
+    fn empty_twice(&mut self, generation: &Generation, half_done: bool) -> bool {
+        let reader = &mut self.reader;
+        let empty = sum(generation, |probe| reader.queued(probe)) == 0
+            && (!half_done || undelivered(generation, reader) == 0);
+        self.empty = if empty { self.empty + 1 } else { 0 };
+        self.empty >= 2
     }
 }
 
@@ -82,39 +90,40 @@ fn sum(generation: &Generation, mut look: impl FnMut(&Probe) -> io::Result<Optio
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
-    use std::net::{TcpListener, TcpStream};
-    use std::task::Poll;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
 
     use syngate_gate::listener::{self, LocalAddress};
     use syngate_gate::{Endpoint, Target};
 
     use super::*;
 
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_queue_is_empty_once_all_is_accepted() {
+    fn generation_at(address: SocketAddr, queue: Probe) -> Arc<Generation> {
+        let target = Target::Tcp(address);
+        let endpoint = Endpoint { target, queue };
+        Generation::new(1, 1, vec![(None, vec![endpoint])], Vec::new())
+    }
+
+    #[test]
+    fn a_queue_is_empty_once_all_is_accepted() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let endpoint = Endpoint {
-            target: Target::Tcp(address),
-            queue: Probe::Tcp(address),
-        };
-        let generation = Generation::new(1, 1, vec![(None, vec![endpoint])], Vec::new());
-        for unproven in [0, 3] {
-            let emptied = emptied_where(&generation, async || unproven);
-            let mut emptied = std::pin::pin!(emptied);
+        let generation = generation_at(address, Probe::Tcp(address));
+        for half_done in [false, true] {
+            let mut looks = Looks::default();
             let clients = [(); 3].map(|()| TcpStream::connect(address).unwrap());
-            assert_eq!(undelivered(&generation, &mut Reader::new()), 3);
+            assert_eq!(undelivered(&generation, &mut looks.reader), 3);
             for _ in &clients {
-                assert!(poll(emptied.as_mut()).await.is_pending());
+                assert!(!looks.empty_twice(&generation, half_done));
                 listener.accept().unwrap();
             }
-            emptied.await;
+            assert!(!looks.empty_twice(&generation, half_done), "once");
+            assert!(looks.empty_twice(&generation, half_done));
         }
     }
 
-    /// A handshake that waits for its first bytes (TCP_DEFER_ACCEPT) is in no queue.
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_handshake_that_is_half_done_is_waited_for() {
+    /// One that waits for its first bytes (TCP_DEFER_ACCEPT) is in no queue.
+    #[test]
+    fn a_handshake_that_is_half_done_is_waited_for() {
         let options = listener::Options {
             backlog: 8,
             keepalive: None,
@@ -129,18 +138,16 @@ mod tests {
         let LocalAddress::Tcp(address) = *listener.address() else {
             panic!("a TCP listener");
         };
-        let endpoint = Endpoint {
-            target: Target::Tcp(address),
-            queue: Probe::Tcp(address),
-        };
-        let generation = Generation::new(1, 1, vec![(None, vec![endpoint])], Vec::new());
+        let generation = generation_at(address, Probe::Tcp(address));
         let mut client = TcpStream::connect(address).unwrap();
-        let emptied = emptied_where(&generation, async || 1);
-        let mut emptied = std::pin::pin!(emptied);
-        assert!(poll(emptied.as_mut()).await.is_pending());
+        let mut looks = Looks::default();
+        for _ in 0..3 {
+            assert!(!looks.empty_twice(&generation, true));
+        }
         client.write_all(b"first").unwrap();
         listener.accept().unwrap();
-        emptied.await;
+        assert!(!looks.empty_twice(&generation, true), "once");
+        assert!(looks.empty_twice(&generation, true));
     }
 
     #[test]
@@ -152,19 +159,11 @@ mod tests {
         assert_eq!(pause(Duration::MAX), AT_MOST);
     }
 
-    async fn poll(future: std::pin::Pin<&mut impl Future<Output = ()>>) -> Poll<()> {
-        let mut future = future;
-        std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
-    }
-
-    #[tokio::test(flavor = "current_thread", start_paused = true)]
-    async fn what_cannot_be_known_counts_as_empty() {
-        let address = "192.0.2.1:80".parse().unwrap();
-        let endpoint = Endpoint {
-            target: Target::Tcp(address),
-            queue: Probe::Unknown,
-        };
-        let generation = Generation::new(1, 1, vec![(None, vec![endpoint])], Vec::new());
-        emptied_where(&generation, async || 1).await;
+    #[test]
+    fn what_cannot_be_known_counts_as_empty() {
+        let generation = generation_at("192.0.2.1:80".parse().unwrap(), Probe::Unknown);
+        let mut looks = Looks::default();
+        assert!(!looks.empty_twice(&generation, true), "once");
+        assert!(looks.empty_twice(&generation, true));
     }
 }
