@@ -252,15 +252,10 @@ impl Gate {
     /// sent there is acknowledged. Their handshakes may be half done on its side (SYN_RECV): the kernel drops the end of one while
     /// the accept queue is full, and waits for the first bytes where the backend asks for that (tcp(7), TCP_DEFER_ACCEPT). All others
     /// are in its accept queue, or accepted.
-    pub async fn unproven(&self, service: ServiceId, generation: &Generation) -> u64 {
+    pub async fn unproven(&self, service: ServiceId, generation: u64) -> u64 {
         let count = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&count);
-        self.all(Command::CountUnproven(
-            service,
-            generation.number(),
-            counted,
-        ))
-        .await;
+        let ask = Command::CountUnproven(service, generation, Arc::clone(&count));
+        self.all(ask).await;
         count.load(Ordering::Relaxed)
     }
 

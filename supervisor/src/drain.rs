@@ -21,34 +21,28 @@ const AT_MOST: Duration = Duration::from_millis(100);
 /// Endpoints of which nothing can be known count as empty; one that can't be read for want of descriptors or memory doesn't. May be
 /// dropped at any moment.
 pub(crate) async fn emptied(gate: Arc<Gate>, service: ServiceId, generation: Arc<Generation>) {
-    let mut looks = Looks::default();
+    let mut reader = Reader::new();
+    let mut seen = 0;
+    // A unix socket has no handshake.
+    let tcp = generation
+        .all_endpoints()
+        .any(|endpoint| !endpoint.target.is_unix());
     loop {
-        // Before the queues: in the order in which a connection moves, so that none is missed.
-        let unproven = gate.unproven(service, &generation).await;
         let began = Instant::now();
-        if looks.empty_twice(&generation, unproven > 0) {
+        let mut left = queued(&generation, &mut reader);
+        // The workers are asked only then: they look at all of their connections.
+        if left == 0 && tcp {
+            // Before the queues again: in the order in which a connection moves, so that none is missed.
+            left = match gate.unproven(service, generation.number()).await {
+                0 => queued(&generation, &mut reader),
+                _ => undelivered(&generation, &mut reader),
+            };
+        }
+        seen = if left == 0 { seen + 1 } else { 0 };
+        if seen == 2 {
             return;
         }
         tokio::time::sleep(pause(began.elapsed())).await;
-    }
-}
-
-#[derive(Debug, Default)]
-struct Looks {
-    reader: Reader,
-    /// How many in a row have found nothing.
-    empty: u32,
-}
-
-impl Looks {
-    /// One more look, which says whether it and the one before have found nothing. Where no handshake can be half done the queues
-    /// alone are looked at, and a long dump is spared.
-    fn empty_twice(&mut self, generation: &Generation, half_done: bool) -> bool {
-        let reader = &mut self.reader;
-        let empty = sum(generation, |probe| reader.queued(probe)) == 0
-            && (!half_done || undelivered(generation, reader) == 0);
-        self.empty = if empty { self.empty + 1 } else { 0 };
-        self.empty >= 2
     }
 }
 
@@ -60,6 +54,11 @@ fn pause(look: Duration) -> Duration {
 /// Connections that the kernel has taken on for the generation and that it hasn't accepted.
 pub(crate) fn undelivered(generation: &Generation, reader: &mut Reader) -> u32 {
     sum(generation, |probe| reader.undelivered(probe))
+}
+
+/// Those of them that are in an accept queue: no long dump.
+fn queued(generation: &Generation, reader: &mut Reader) -> u32 {
+    sum(generation, |probe| reader.queued(probe))
 }
 
 /// What `look` finds at all endpoints.
@@ -92,10 +91,87 @@ mod tests {
     use std::io::Write as _;
     use std::net::{SocketAddr, TcpListener, TcpStream};
 
+    use nix::sys::socket::{setsockopt, sockopt};
     use syngate_gate::listener::{self, LocalAddress};
-    use syngate_gate::{Endpoint, Target};
+    use syngate_gate::{Endpoint, Settings, Target};
+    use syngate_metrics::Metrics;
+    use tokio::time::timeout;
 
     use super::*;
+    use crate::child::tests::eventually;
+    use crate::rollout::tests::world::config;
+
+    /// A handshake ends for the server with the client's first byte, or after these seconds (tcp(7)).
+    #[derive(Clone)]
+    struct DeferAccept;
+
+    nix::setsockopt_impl!(
+        DeferAccept,
+        libc::IPPROTO_TCP,
+        libc::TCP_DEFER_ACCEPT,
+        u32,
+        sockopt::SetStruct<u32>
+    );
+
+    /// Longer than it takes to see an empty queue twice.
+    const NEVER: Duration = Duration::from_millis(300);
+
+    /// A gate with one connection, dispatched to a backend that accepts when it is told to.
+    struct Scene {
+        gate: Arc<Gate>,
+        service: ServiceId,
+        generation: Arc<Generation>,
+        backend: TcpListener,
+        client: TcpStream,
+    }
+
+    impl Scene {
+        async fn new(prepare: impl FnOnce(&TcpListener)) -> Scene {
+            let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+            prepare(&backend);
+            let address = backend.local_addr().unwrap();
+            let generation = generation_at(address, Probe::Tcp(address));
+            let limits = Settings {
+                workers: 1,
+                max_connections: 10,
+                pending_max: 10,
+            };
+            let (gate, _) = Gate::start(&limits, &Metrics::new("test", 1)).unwrap();
+            let settings = config().gate;
+            let service = gate.add_service("web", settings.clone()).await;
+            let options = listener::Options {
+                backlog: 8,
+                keepalive: None,
+                v6only: false,
+                own: listener::Own::default(),
+            };
+            let any = listener::Address::Tcp("127.0.0.1:0".parse().unwrap());
+            let public = listener::bind("public", &any, &options).unwrap();
+            let LocalAddress::Tcp(address) = *public.address() else {
+                panic!("a TCP listener");
+            };
+            gate.open(service, public, false).await.unwrap();
+            let active = Some(Arc::clone(&generation));
+            gate.activate(service, active, settings, &[]).await;
+            let client = TcpStream::connect(address).unwrap();
+            eventually("it is dispatched", || {
+                undelivered(&generation, &mut Reader::new()) == 1
+            })
+            .await;
+            Scene {
+                gate: Arc::new(gate),
+                service,
+                generation,
+                backend,
+                client,
+            }
+        }
+
+        async fn emptied(&self) {
+            let gate = Arc::clone(&self.gate);
+            emptied(gate, self.service, Arc::clone(&self.generation)).await;
+        }
+    }
 
     fn generation_at(address: SocketAddr, queue: Probe) -> Arc<Generation> {
         let target = Target::Tcp(address);
@@ -103,51 +179,29 @@ mod tests {
         Generation::new(1, 1, vec![(None, vec![endpoint])], Vec::new())
     }
 
-    #[test]
-    fn a_queue_is_empty_once_all_is_accepted() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let generation = generation_at(address, Probe::Tcp(address));
-        for half_done in [false, true] {
-            let mut looks = Looks::default();
-            let clients = [(); 3].map(|()| TcpStream::connect(address).unwrap());
-            assert_eq!(undelivered(&generation, &mut looks.reader), 3);
-            for _ in &clients {
-                assert!(!looks.empty_twice(&generation, half_done));
-                listener.accept().unwrap();
-            }
-            assert!(!looks.empty_twice(&generation, half_done), "once");
-            assert!(looks.empty_twice(&generation, half_done));
-        }
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_queue_is_empty_once_all_is_accepted() {
+        let scene = Scene::new(|_| {}).await;
+        assert!(timeout(NEVER, scene.emptied()).await.is_err());
+        let _accepted = scene.backend.accept().unwrap();
+        scene.emptied().await;
+        scene.gate.stop().await;
     }
 
-    /// One that waits for its first bytes (TCP_DEFER_ACCEPT) is in no queue.
-    #[test]
-    fn a_handshake_that_is_half_done_is_waited_for() {
-        let options = listener::Options {
-            backlog: 8,
-            keepalive: None,
-            v6only: false,
-            own: listener::Own {
-                defer_accept: true,
-                ..listener::Own::default()
-            },
-        };
-        let any = listener::Address::Tcp("127.0.0.1:0".parse().unwrap());
-        let listener = listener::bind("deferred", &any, &options).unwrap();
-        let LocalAddress::Tcp(address) = *listener.address() else {
-            panic!("a TCP listener");
-        };
-        let generation = generation_at(address, Probe::Tcp(address));
-        let mut client = TcpStream::connect(address).unwrap();
-        let mut looks = Looks::default();
-        for _ in 0..3 {
-            assert!(!looks.empty_twice(&generation, true));
-        }
-        client.write_all(b"first").unwrap();
-        listener.accept().unwrap();
-        assert!(!looks.empty_twice(&generation, true), "once");
-        assert!(looks.empty_twice(&generation, true));
+    /// It is in no queue until the first bytes come.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_handshake_that_is_half_done_is_waited_for() {
+        let mut scene = Scene::new(|backend| {
+            setsockopt(backend, DeferAccept, &60).unwrap();
+        })
+        .await;
+        assert_eq!(queued(&scene.generation, &mut Reader::new()), 0);
+        assert!(timeout(NEVER, scene.emptied()).await.is_err());
+        scene.client.write_all(b"first").unwrap();
+        let _accepted = scene.backend.accept().unwrap();
+        scene.emptied().await;
+        assert_eq!(scene.gate.unproven(scene.service, 1).await, 0);
+        scene.gate.stop().await;
     }
 
     #[test]
@@ -162,8 +216,6 @@ mod tests {
     #[test]
     fn what_cannot_be_known_counts_as_empty() {
         let generation = generation_at("192.0.2.1:80".parse().unwrap(), Probe::Unknown);
-        let mut looks = Looks::default();
-        assert!(!looks.empty_twice(&generation, true), "once");
-        assert!(looks.empty_twice(&generation, true));
+        assert_eq!(undelivered(&generation, &mut Reader::new()), 0);
     }
 }

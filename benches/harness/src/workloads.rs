@@ -139,8 +139,8 @@ pub(crate) fn all() -> Vec<Workload> {
             ..steady(
                 "short-paced",
                 "Short connections, 3,000 a second",
-                "The first workload as a fixed rate that all relays bear. There the load's core is the limit: a relay that is faster than it \
-                 waits more often, for less at a time, and that costs.",
+                "The first workload, at a rate that all relays bear. In the first one a relay that is faster than the load's core waits \
+                 more often, for less at a time, and that costs; here all wait alike.",
                 Kind::Exchange {
                     connections: 32,
                     habit: Habit::Closes,
