@@ -240,8 +240,8 @@ impl Gate {
     }
 
     /// The generation's process has died, other than when it was told to end. What it had reset before a byte passed is dispatched
-    /// anew, and what it had accepted counts as `backend_gone`: connections that are open, and those that have ended in the second
-    /// before, when their clients waited for it.
+    /// anew, and what it had accepted counts as `backend_gone`: connections that are open, but for those whose clients have ended
+    /// after their answer, and those that have ended in the second before, when their clients waited for it.
     pub async fn backend_gone(&self, service: ServiceId, generation: &Generation) {
         generation.set_ended();
         self.all(Command::BackendGone(service, generation.number()))
