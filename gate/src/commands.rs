@@ -144,6 +144,14 @@ impl Worker {
                 });
                 self.doubts.backend_gone(id, generation, self.index);
             }
+            Command::CountUnproven(id, generation, count) => {
+                let unproven = self.slots.all().filter(|connection| {
+                    let lease = connection.lease();
+                    lease.is_some_and(|lease| lease.is_of(id, generation))
+                        && connection.is_unproven()
+                });
+                count.fetch_add(unproven.count() as u64, Ordering::Relaxed);
+            }
             Command::Adopt(listener, metrics, kept) => {
                 self.adoptions.push(Adoption {
                     listener,
@@ -214,7 +222,7 @@ impl Worker {
         let told = listener.told as u64;
         old.pending.fetch_sub(told, Ordering::SeqCst);
         new.pending.fetch_add(told, Ordering::SeqCst);
-        let slots = (0..self.slots.capacity()).filter_map(|slot| self.slots.at(slot));
+        let slots = self.slots.all();
         for connection in slots.filter(|connection| connection.listener == index) {
             let state = connection.state();
             old.metrics.block(self.index).open[state].dec();

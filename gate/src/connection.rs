@@ -119,7 +119,7 @@ pub(crate) struct Connection {
     pub(crate) armed: Tick,
     /// How its wait ended has been counted: what comes after a reset that it survived isn't another wait.
     waited: bool,
-    /// Its backend's side had ended when its process died: it was cut off.
+    /// Its backend's side had ended when its process died, and its client had not been content: it was cut off.
     gone: bool,
     /// It is on the worker's run list: edges are noted, and looked at when its turn comes.
     pub(crate) running: bool,

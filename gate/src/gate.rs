@@ -240,12 +240,23 @@ impl Gate {
     }
 
     /// The generation's process has died, other than when it was told to end. What it had reset before a byte passed is dispatched
-    /// anew, and what it had accepted counts as `backend_gone`: connections that are open, and those that have ended in the second
-    /// before, when their clients waited for it.
+    /// anew, and what it had accepted counts as `backend_gone`: connections that are open, but for those whose clients have ended
+    /// after their answer, and those that have ended in the second before, when their clients waited for it.
     pub async fn backend_gone(&self, service: ServiceId, generation: &Generation) {
         generation.set_ended();
         self.all(Command::BackendGone(service, generation.number()))
             .await;
+    }
+
+    /// How many connections of a generation its backend may know nothing of: nothing has come from it on them, and nothing that was
+    /// sent there is acknowledged. Their handshakes may be half done on its side (SYN_RECV): the kernel drops the end of one while
+    /// the accept queue is full, and waits for the first bytes where the backend asks for that (tcp(7), TCP_DEFER_ACCEPT). All others
+    /// are in its accept queue, or accepted.
+    pub async fn unproven(&self, service: ServiceId, generation: u64) -> u64 {
+        let count = Arc::new(AtomicU64::new(0));
+        let ask = Command::CountUnproven(service, generation, Arc::clone(&count));
+        self.all(ask).await;
+        count.load(Ordering::Relaxed)
     }
 
     /// Resets the connections of a generation, counted as forced closes. `reason` is `DrainTimeout` or `Shutdown`.

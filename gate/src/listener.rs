@@ -184,10 +184,9 @@ impl Listener {
 
     /// How many connections the kernel has taken on and nobody has accepted, handshakes in progress included.
     pub fn undelivered(&self, reader: &mut Reader) -> io::Result<u32> {
-        let queued = self.queue(reader)?.len;
-        match self.address {
-            LocalAddress::Tcp(address) => Ok(queued + reader.syn_recv(address)?),
-            LocalAddress::Unix(_) => Ok(queued),
+        match self.is_unix() {
+            true => Ok(self.queue(reader)?.len),
+            false => reader.undelivered_at(self.socket.as_fd()),
         }
     }
 

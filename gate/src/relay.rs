@@ -69,8 +69,10 @@ struct Half {
     header: u8,
     stream: Stream,
     full_reads: u8,
-    /// Of the backend's direction: whether the client waits for it, or did when it ended. No byte has come since the client's last
-    /// one, and the client hasn't ended its own side: who does waits for nothing (TLS says goodbye before its end).
+    /// Of the backend's direction: whether no byte has come since the client's last one, or hadn't when it ended.
+    asked: bool,
+    /// And whether the client waits for it, or did when it ended: it was asked, and the client hasn't ended its own side. Who does
+    /// waits for nothing (TLS says goodbye before its end).
     awaited: bool,
 }
 
@@ -91,6 +93,7 @@ impl Half {
             header: header.len() as u8,
             stream: Stream::Open,
             full_reads: 0,
+            asked: true,
             awaited: true,
         }
     }
@@ -292,7 +295,8 @@ impl Relay {
         let mut up = self.up.flow(client, backend, scratch);
         let mut down = self.down.flow(backend, client, scratch);
         if was.1 == Stream::Open {
-            self.down.awaited = self.is_awaited(before);
+            self.down.asked = self.is_asked(before);
+            self.down.awaited = self.down.asked && !self.client_has_ended();
         }
         if self.up.stream == Stream::Broken
             && !self.is_untouched()
@@ -322,14 +326,20 @@ impl Relay {
         }
     }
 
-    /// Whether the client waits for the backend after a turn before which so many bytes had passed.
-    fn is_awaited(&self, before: (u64, u64)) -> bool {
+    /// Whether no byte has come since the client's last one, after a turn before which so many had passed.
+    fn is_asked(&self, before: (u64, u64)) -> bool {
         let after = self.bytes();
-        match self.up.stream {
-            Stream::Ending | Stream::Ended | Stream::Reset => false,
-            _ if after.1 > before.1 || self.down.kept.is_some() => false,
-            Stream::Open | Stream::Broken => self.down.awaited || after.0 > before.0,
-        }
+        let answered = after.1 > before.1 || self.down.kept.is_some();
+        !answered && (self.down.asked || after.0 > before.0)
+    }
+
+    fn client_has_ended(&self) -> bool {
+        !matches!(self.up.stream, Stream::Open | Stream::Broken)
+    }
+
+    /// Whether the client has ended its side, and the last word was the backend's: nothing is lost with that.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.client_has_ended() && !self.down.asked
     }
 
     /// Whether the backend has ended while the client waited for it.
@@ -349,6 +359,13 @@ impl Relay {
     /// Client bytes written to the backend, and backend bytes written to the client.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.up.passed(), self.down.passed())
+    }
+
+    /// Whether the backend has sent something, or acknowledged something.
+    pub(crate) fn is_known_to(&self, backend: &Socket) -> bool {
+        let answered = self.down.written > 0 || self.down.kept.is_some();
+        // An end that isn't acknowledged counts as a byte: then the last one that is may be missed here, and nothing else.
+        answered || u64::from(backend.undelivered()) < self.up.written
     }
 
     /// Whether no byte has passed either way: the connection can still go to another generation.

@@ -51,6 +51,8 @@ pub(crate) enum Command {
     Hold(ServiceId, bool),
     Reset(ServiceId, u64, CloseReason),
     BackendGone(ServiceId, u64),
+    /// Count the connections of a generation that its backend may know nothing of.
+    CountUnproven(ServiceId, u64, Arc<AtomicU64>),
     /// The first worker alone: accept what is left in it, and relay it raw; without an open listener, close it.
     Adopt(
         Option<ListenerId>,

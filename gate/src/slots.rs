@@ -129,6 +129,11 @@ impl Slots {
         slots.filter_map(|slot| slot.connection.as_ref())
     }
 
+    /// Every connection.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Connection> {
+        self.range(0, usize::MAX)
+    }
+
     pub(crate) fn at(&self, slot: usize) -> Option<&Connection> {
         self.slots[slot].connection.as_ref()
     }

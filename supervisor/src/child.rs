@@ -90,7 +90,8 @@ impl Spawner {
     }
 
     /// Runs `command` to its end, or kills it with its group after `timeout`. What it leaves behind in its group when
-    /// it ends is killed as well. A future that is dropped kills it too.
+    /// it ends is killed as well. A future that is dropped kills it too. It gives way to what serves: a check is no reason to keep a
+    /// client waiting.
     ///
     /// # Errors
     /// As [`Spawner::spawn`].
@@ -100,6 +101,8 @@ impl Spawner {
         timeout: Duration,
     ) -> Result<Outcome, SpawnError> {
         let child = self.spawn(command, None)?;
+        // One that has ended already is no error, and neither is one that runs on as it is.
+        let _ = sys::give_way(child.pid);
         let end = match tokio::time::timeout(timeout, child.exited()).await {
             Ok(exit) => End::Exited(exit),
             Err(_) => End::TimedOut(timeout),

@@ -101,6 +101,21 @@ async fn text(spawner: &Spawner, command: Command) -> String {
     outcome.output.text()
 }
 
+/// Who waits for a check waits longer, and no client does.
+#[tokio::test(flavor = "current_thread")]
+async fn what_is_run_to_its_end_gives_way() {
+    let own = std::process::Command::new("nice").output().expect("nice");
+    let own: i32 = String::from_utf8_lossy(&own.stdout)
+        .trim()
+        .parse()
+        .expect("a number");
+    let nicer = (own + 10).min(19);
+    let script = format!(r#"until [ "$(nice)" = {nicer} ]; do :; done"#);
+    let (spawner, _right) = spawner().await;
+    let outcome = run(&spawner, shell(&script)).await;
+    assert!(outcome.end.success(), "{}", outcome.end);
+}
+
 #[tokio::test]
 async fn an_exit_is_told_in_an_operators_words() {
     let (spawner, _right) = spawner().await;

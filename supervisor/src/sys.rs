@@ -391,6 +391,20 @@ pub(crate) fn reap(pid: Pid) -> Option<i32> {
     Some(status)
 }
 
+/// Lets a process of ours run when others don't need the CPU: ten steps nicer than this one (setpriority(2)).
+pub(crate) fn give_way(pid: Pid) -> io::Result<()> {
+    const STEPS: libc::c_int = 10;
+    const NICEST: libc::c_int = 19;
+    // SAFETY: no pointers. -1 is both a priority and an error, which this process can't cause.
+    let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    let nice = (own + STEPS).min(NICEST);
+    // SAFETY: no pointers.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, pid.as_raw() as libc::id_t, nice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// A descriptor that this process was started with, CLOEXEC from now on. To be called once for each number, before anything
 /// else has opened one.
 pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {

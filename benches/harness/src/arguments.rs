@@ -5,7 +5,7 @@ use std::path::PathBuf;
 pub(crate) const HELP: &str = "\
 benches/run [OPTIONS]
 
-  --only A,B      these workloads (or all whose names begin so); otherwise all
+  --only A,B      these workloads (where no name fits, all that begin so); otherwise all
   --rounds N      rounds of each workload; 11 by default
   --quick         short slices, 3 rounds unless said otherwise: to see that all works
   --out DIR       write results and page into DIR, whatever the number of rounds

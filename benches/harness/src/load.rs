@@ -41,7 +41,12 @@ pub(crate) enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A request and its answer: on a new connection each, or over and over on the same.
-    Exchange { connections: usize, habit: Habit },
+    Exchange {
+        connections: usize,
+        habit: Habit,
+        /// Between two new connections; `None`: each follows the end of another at once.
+        pace: Option<Duration>,
+    },
     /// Bytes.
     Bulk {
         streams: usize,
@@ -68,9 +73,11 @@ impl Load {
     /// Connects to `targets` in turn.
     pub(crate) fn open(kind: Kind, targets: &[SocketAddr]) -> io::Result<Load> {
         Ok(match kind {
-            Kind::Exchange { connections, habit } => {
-                Load::Exchange(Exchange::open(targets, connections, habit)?)
-            }
+            Kind::Exchange {
+                connections,
+                habit,
+                pace,
+            } => Load::Exchange(Exchange::open(targets, connections, habit)?.at(pace)),
             Kind::Bulk { streams, direction } => {
                 Load::Bulk(Bulk::open(targets[0], streams, direction)?)
             }

@@ -57,9 +57,13 @@ impl std::str::FromStr for Place {
 pub(crate) fn listen(place: &Place) -> io::Result<Socket> {
     let (domain, address) = place.address()?;
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None)?;
-    if let Place::Tcp(_) = place {
-        socket.set_reuse_address(true)?;
-        socket.set_tcp_nodelay(true)?; // what it accepts inherits this
+    match place {
+        Place::Tcp(_) => {
+            socket.set_reuse_address(true)?;
+            socket.set_tcp_nodelay(true)?; // what it accepts inherits this
+        }
+        // That of the round before, whose backend was killed.
+        Place::Unix(path) => drop(std::fs::remove_file(path)),
     }
     socket.bind(&address).map_err(|error| {
         io::Error::new(error.kind(), format!("{place} can't be bound: {error}"))

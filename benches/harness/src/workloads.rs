@@ -1,15 +1,16 @@
 //! The table of what is measured: a workload is an entry here, and so are the relays that take part in it.
 
+use std::time::Duration;
+
 use crate::load::{Direction, Habit, Kind};
-use crate::relays::{
-    BEFORE, BEFORE_UNIX, DIRECT, Demands, HAPROXY, HAPROXY_NEW, HAPROXY_NEW_SPLICE,
-    HAPROXY_NEW_UNIX, HAPROXY_SPLICE, HAPROXY_UNIX, NGINX, NGINX_64K, NGINX_UNIX, Relay, Reload,
-    SYNGATE, SYNGATE_UNIX,
-};
+use crate::relays::{Demands, Relay, SYNGATE, SYNGATE_UNIX};
 use crate::report::{Goal, Measure};
 
 mod goals;
 mod measures;
+mod rows;
+
+use rows::{BULK, OUT_OF_PORTS, RELAYS, RELOADS, SCRAPED, TCP, TCP_AND_UNIX};
 
 /// One thing that is measured.
 pub(crate) struct Workload {
@@ -43,71 +44,10 @@ pub(crate) enum Method {
     Reloads,
 }
 
-const TCP_AND_UNIX: &[Relay] = &[
-    SYNGATE,
-    SYNGATE_UNIX,
-    BEFORE,
-    BEFORE_UNIX,
-    HAPROXY_NEW,
-    HAPROXY_NEW_UNIX,
-    HAPROXY,
-    HAPROXY_UNIX,
-    NGINX,
-    NGINX_UNIX,
-    DIRECT,
-];
-const TCP: &[Relay] = &[SYNGATE, BEFORE, HAPROXY_NEW, HAPROXY, NGINX, DIRECT];
-const RELAYS: &[Relay] = &[SYNGATE, BEFORE, HAPROXY_NEW, HAPROXY, NGINX];
-const BULK: &[Relay] = &[
-    SYNGATE,
-    BEFORE,
-    HAPROXY_NEW,
-    HAPROXY_NEW_SPLICE,
-    HAPROXY,
-    HAPROXY_SPLICE,
-    NGINX,
-    NGINX_64K,
-    DIRECT,
-];
-const SCRAPED: Relay = SYNGATE.scraped("syngate, scraped");
-
-const SYNGATE_REMOTE: Relay = SYNGATE.remote("syngate, remote", 1);
-const SYNGATE_SOURCES: Relay = SYNGATE.remote("syngate, remote, 4 sources", 4);
-const OUT_OF_PORTS: &[Relay] = &[
-    SYNGATE,
-    SYNGATE_UNIX,
-    HAPROXY_NEW,
-    HAPROXY,
-    NGINX,
-    SYNGATE_SOURCES,
-    HAPROXY_NEW.remote("HAProxy new, remote, 4 sources", 4),
-    NGINX.remote("nginx, remote, 4 sources", 4),
-    SYNGATE_REMOTE,
-    HAPROXY_NEW.remote("HAProxy new, remote", 1),
-    NGINX.remote("nginx, remote", 1),
-];
-const GATE_HAPROXY: Relay = SYNGATE.reloaded("syngate before HAProxy", Reload::GateHaproxy);
-const GATE_COMMAND: Relay = SYNGATE.reloaded("syngate before the backend", Reload::GateCommand);
-const USR2_NEW: Relay = HAPROXY_NEW.reloaded("HAProxy new -W, USR2", Reload::Usr2);
-const SUCCESSOR_NEW: Relay = HAPROXY_NEW.reloaded("HAProxy new -sf", Reload::Successor);
-const USR2: Relay = HAPROXY.reloaded("HAProxy -W, USR2", Reload::Usr2);
-const SUCCESSOR: Relay = HAPROXY.reloaded("HAProxy -sf", Reload::Successor);
-const SYN_DROP: Relay = HAPROXY.reloaded("HAProxy -sf, SYNs dropped", Reload::SynDrop);
-const HUP: Relay = NGINX.reloaded("nginx, HUP", Reload::Hup);
-const RELOADS: &[Relay] = &[
-    GATE_HAPROXY,
-    GATE_COMMAND,
-    USR2_NEW,
-    SUCCESSOR_NEW,
-    USR2,
-    SUCCESSOR,
-    SYN_DROP,
-    HUP,
-];
-
 const SHORT: Kind = Kind::Exchange {
     connections: 32,
     habit: Habit::Closes,
+    pace: None,
 };
 
 const fn steady(
@@ -138,6 +78,7 @@ const fn ping_pong(
     let load = Kind::Exchange {
         connections,
         habit: Habit::Repeats,
+        pace: None,
     };
     Workload {
         measures: measures::ANSWERS,
@@ -189,6 +130,21 @@ pub(crate) fn all() -> Vec<Workload> {
                 Kind::Exchange {
                     connections: 32,
                     habit: Habit::IsClosed,
+                    pace: None,
+                },
+            )
+        },
+        Workload {
+            relays: TCP_AND_UNIX,
+            ..steady(
+                "short-paced",
+                "Short connections, 3,000 a second",
+                "The first workload, at a rate that all relays bear. In the first one a relay that is faster than the load's core waits \
+                 more often, for less at a time, and that costs; here all wait alike.",
+                Kind::Exchange {
+                    connections: 32,
+                    habit: Habit::Closes,
+                    pace: Some(Duration::from_nanos(1_000_000_000 / 3000)),
                 },
             )
         },
@@ -344,13 +300,17 @@ pub(crate) fn all() -> Vec<Workload> {
     ]
 }
 
-/// Those whose names begin with one of `names`; all where there is none.
+/// Those with one of these names, or whose names begin so where no workload has it; all where `names` is empty.
 ///
 /// # Errors
 ///
 /// A name that fits none.
 pub(crate) fn chosen(names: &[String]) -> Result<Vec<Workload>, String> {
-    let fits = |workload: &Workload, name: &String| workload.name.starts_with(name.as_str());
+    let is_one = |name: &str| all().iter().any(|workload| workload.name == name);
+    let fits = |workload: &Workload, name: &String| match is_one(name) {
+        true => workload.name == name,
+        false => workload.name.starts_with(name.as_str()),
+    };
     for name in names {
         if !all().iter().any(|workload| fits(workload, name)) {
             return Err(format!(
@@ -396,7 +356,8 @@ mod tests {
         };
         assert_eq!(names(&[]), Ok(all().len()));
         assert_eq!(names(&["pingpong"]), Ok(2));
-        assert_eq!(names(&["short-backend", "scrape"]), Ok(2));
+        assert_eq!(names(&["short"]), Ok(1));
+        assert_eq!(names(&["short-", "scrape"]), Ok(3));
         assert!(names(&["shorter"]).is_err());
     }
 }

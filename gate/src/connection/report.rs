@@ -30,6 +30,17 @@ impl Connection {
         }
     }
 
+    /// Whether its backend's kernel may have its handshake half done: see [`Gate::unproven`](crate::Gate::unproven).
+    pub(crate) fn is_unproven(&self) -> bool {
+        match &self.phase {
+            Phase::Greeting | Phase::Pending { .. } => false,
+            Phase::Connecting { .. } => true,
+            Phase::Relaying { backend, relay, .. } | Phase::Resetting { backend, relay, .. } => {
+                !relay.is_known_to(backend)
+            }
+        }
+    }
+
     /// The generation whose death may be what ends it, if it is closed for this reason: the backend has ended while the client
     /// waited for it.
     pub(crate) fn suspect(&self, reason: CloseReason) -> Option<&Local> {

@@ -19,8 +19,11 @@ impl Connection {
     /// Its generation's process has died. What the process had accepted has ended with it; what a kept listener has queued hasn't,
     /// and is served by its successor.
     pub(crate) fn backend_gone(&mut self, context: &mut Context<'_>) -> Next {
-        if let Phase::Relaying { backend, .. } | Phase::Resetting { backend, .. } = &self.phase {
-            self.gone = backend.has_failed() || backend.peer_has_ended();
+        if let Phase::Relaying { backend, relay, .. } | Phase::Resetting { backend, relay, .. } =
+            &self.phase
+        {
+            let ended = backend.has_failed() || backend.peer_has_ended();
+            self.gone = ended && !relay.is_answered();
         }
         match self.phase {
             Phase::Resetting { .. } => self.resetting(context),

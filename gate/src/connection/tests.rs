@@ -90,6 +90,76 @@ fn a_pending_client_that_was_reset_goes_and_a_half_closed_one_stays() {
     assert_eq!(connection.advance(&mut ground.context()), closed);
 }
 
+/// What the kernel of the backend may not have taken on: nobody has heard anything from it yet.
+#[test]
+fn a_connection_is_proven_by_the_first_byte_either_way() {
+    for from in [Side::Client, Side::Backend] {
+        let mut ground = Ground::new();
+        let (mut client, inner) = tcp();
+        let mut connection = ground.connection(inner, pending());
+        assert!(!connection.is_unproven());
+        let mut served = ground.relay(&mut connection);
+        assert!(connection.is_unproven());
+        let sender = match from {
+            Side::Client => &mut client,
+            Side::Backend => &mut served,
+        };
+        sender.write_all(b"hello").unwrap();
+        let receiver = match from {
+            Side::Client => &connection.client,
+            Side::Backend => backend(&connection),
+        };
+        until(receiver, PollFlags::POLLIN);
+        let edge = EpollFlags::EPOLLIN;
+        connection.event(from, edge, &mut ground.context());
+        let start = Instant::now();
+        while connection.is_unproven() {
+            assert!(start.elapsed() < LINGER, "it is never acknowledged");
+        }
+    }
+}
+
+/// Its backend's end is on its way when the death of the process is told. A client that had its answer and ended its side has lost
+/// nothing.
+#[test]
+fn a_death_cuts_off_whoever_was_not_content() {
+    for (answered, ended) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut ground = Ground::new();
+        let (mut client, inner) = tcp();
+        let mut connection = ground.connection(inner, pending());
+        let mut served = ground.relay(&mut connection);
+        let readable = EpollFlags::EPOLLIN;
+        client.write_all(b"request").unwrap();
+        until(&connection.client, PollFlags::POLLIN);
+        connection.event(Side::Client, readable, &mut ground.context());
+        served.read_exact(&mut [0; 7]).unwrap();
+        if answered {
+            served.write_all(b"answer").unwrap();
+            until(backend(&connection), PollFlags::POLLIN);
+            connection.event(Side::Backend, readable, &mut ground.context());
+            client.read_exact(&mut [0; 6]).unwrap();
+        }
+        let end = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+        if ended {
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+            until(&connection.client, PollFlags::POLLIN);
+            connection.event(Side::Client, end, &mut ground.context());
+        }
+        drop(served);
+        until(backend(&connection), PollFlags::POLLIN);
+        connection.backend_gone(&mut ground.context());
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        until(&connection.client, PollFlags::POLLIN);
+        connection.event(Side::Client, end, &mut ground.context());
+        let next = connection.event(Side::Backend, end, &mut ground.context());
+        let reason = match answered && ended {
+            true => CloseReason::Eof,
+            false => CloseReason::BackendGone,
+        };
+        assert_eq!(next, Next::Close(reason), "{answered}, {ended}");
+    }
+}
+
 #[test]
 fn a_reset_without_a_byte_goes_to_another_generation_only_if_this_one_has_gone() {
     #[derive(Clone, Copy, PartialEq)]

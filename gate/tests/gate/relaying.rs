@@ -1,6 +1,7 @@
 //! Relaying, and who relays to whom.
 
 use std::io::Write;
+use std::net::TcpStream;
 
 use syngate_gate::Event;
 use syngate_metrics::{CloseReason, PendingOutcome};
@@ -39,6 +40,26 @@ fn after_a_flip_new_connections_go_to_the_new_generation_and_the_old_one_is_rele
         generation: 1,
     };
     while first.leases() > 0 || fixture.events.blocking_recv() != Some(released.clone()) {}
+    fixture.stop();
+}
+
+/// Whose backend may not know of them: those on which nothing has come back and nothing was acknowledged, over all workers.
+#[test]
+fn connections_are_unproven_until_something_has_passed() {
+    let fixture = Fixture::new(2, settings());
+    let generation = fixture.generation(1, echo(""));
+    fixture.activate(&generation);
+    let mut clients: Vec<TcpStream> = (0..10).map(|_| fixture.client()).collect();
+    until("all are dispatched", || generation.leases() == 10);
+    let unproven = |generation| wait(fixture.gate.unproven(fixture.service, generation));
+    assert_eq!((unproven(1), unproven(2)), (10, 0));
+    for client in &mut clients[..4] {
+        client.write_all(b"a").unwrap();
+    }
+    until("four are proven", || unproven(1) == 6);
+    drop(clients);
+    fixture.until_empty();
+    assert_eq!(unproven(1), 0);
     fixture.stop();
 }
 

@@ -28,12 +28,12 @@ impl Service {
         let Some(generation) = live.gate.clone() else {
             return cx.event(self.id, Event::Empty(number));
         };
-        let (messages, id) = (cx.messages.clone(), self.id);
+        let (gate, messages, id) = (Arc::clone(&cx.gate), cx.messages.clone(), self.id);
         let closing = self.closing.clone();
         let task = tokio::spawn(async move {
             // Who comes to a listener until it is closed goes to an older generation: see `Gate::activate`.
             closing.wait().await;
-            drain::emptied(generation).await;
+            drain::emptied(gate, id, generation).await;
             let _ = messages.send(Message::Event(id, Event::Empty(number)));
         });
         live.queue_watch = Some(AbortOnDropHandle::new(task));
@@ -94,7 +94,7 @@ impl Service {
             gate.hold(id, true).await;
             let queue = async {
                 if let Some(generation) = active {
-                    drain::emptied(generation).await;
+                    drain::emptied(Arc::clone(&gate), id, generation).await;
                 }
             };
             let warning = timeout(HOLD_WAITS, queue).await.err().map(|_| {

@@ -1,4 +1,4 @@
-//! Requests and answers on a fixed number of connections: a closed loop.
+//! Requests and answers on a fixed number of connections: a closed loop, as fast as it goes or at a pace.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,7 +28,17 @@ pub(crate) struct Exchange {
     sources: Sources,
     habit: Habit,
     failed: Vec<usize>,
+    pace: Option<Pace>,
     tally: Tally,
+}
+
+/// New connections one by one.
+struct Pace {
+    between: Duration,
+    /// When the next one is due.
+    due: Instant,
+    /// Who has done its last one.
+    idle: Vec<usize>,
 }
 
 impl Exchange {
@@ -46,10 +56,21 @@ impl Exchange {
             sources: Sources::default(),
             habit,
             failed: Vec::new(),
+            pace: None,
             tally: Tally::default(),
         };
         exchange.add(connections)?;
         Ok(exchange)
+    }
+
+    /// From now on new connections come at this pace.
+    pub(crate) fn at(mut self, pace: Option<Duration>) -> Exchange {
+        self.pace = pace.map(|between| Pace {
+            between,
+            due: Instant::now(),
+            idle: Vec::new(),
+        });
+        self
     }
 
     /// Opens more connections.
@@ -74,11 +95,17 @@ impl Exchange {
             for client in std::mem::take(&mut self.failed) {
                 self.renew(client)?;
             }
-            let patience = if self.failed.is_empty() {
+            let mut patience = if self.failed.is_empty() {
                 left
             } else {
                 RETRY.min(left)
             };
+            while let Some(client) = self.pace.as_mut().and_then(Pace::next) {
+                self.renew(client)?;
+            }
+            if let Some(pace) = self.pace.as_ref().filter(|pace| !pace.idle.is_empty()) {
+                patience = patience.min(pace.due.saturating_duration_since(Instant::now()));
+            }
             for event in wait(&self.epoll, &mut events, patience)? {
                 self.turn(event.data() as usize)?;
             }
@@ -161,7 +188,14 @@ impl Exchange {
 
     fn complete(&mut self, client: usize) -> io::Result<()> {
         self.tally.operations += 1;
-        self.renew(client)
+        match &mut self.pace {
+            None => self.renew(client),
+            Some(pace) => {
+                self.clients[client] = None; // closes it
+                pace.idle.push(client);
+                Ok(())
+            }
+        }
     }
 
     /// Tried again in the next turn, so that a relay that refuses isn't asked without a pause.
@@ -172,6 +206,25 @@ impl Exchange {
         Ok(())
     }
 }
+
+impl Pace {
+    /// Whose turn has come. What the relay was too slow for is made up for only within [`BEHIND`].
+    fn next(&mut self) -> Option<usize> {
+        let now = Instant::now();
+        if self.due > now {
+            return None;
+        }
+        let client = self.idle.pop()?;
+        self.due += self.between;
+        if now.saturating_duration_since(self.due) > BEHIND {
+            self.due = now;
+        }
+        Some(client)
+    }
+}
+
+/// See [`Pace::next`].
+const BEHIND: Duration = Duration::from_millis(10);
 
 /// Between a failed connection and the next one.
 const RETRY: Duration = Duration::from_millis(5);

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::backend::{Behaviour, thread};
@@ -29,6 +29,23 @@ fn each_habit_gets_its_answers() {
         assert!(tally.operations >= most, "{habit:?}: {tally:?}");
         assert_eq!(tally.errors, 0, "{habit:?}");
     }
+}
+
+#[test]
+fn a_pace_is_kept() {
+    const PACE: Duration = Duration::from_millis(1);
+    let target = [thread(Behaviour::Answer)];
+    let exchange = Exchange::open(&target, 8, Habit::Closes).expect("clients");
+    let mut exchange = exchange.at(Some(PACE));
+    let start = Instant::now();
+    let tally = exchange.run(PATIENCE, 100).expect("runs");
+    // The first of each client, and one that is due at once.
+    let most = start.elapsed().div_duration_f64(PACE) + 9.0;
+    assert!(
+        tally.operations >= 100 && tally.operations as f64 <= most,
+        "{tally:?}"
+    );
+    assert_eq!(tally.errors, 0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{
+use super::rows::{
     GATE_HAPROXY, HUP, SCRAPED, SUCCESSOR, SUCCESSOR_NEW, SYN_DROP, SYNGATE_REMOTE,
     SYNGATE_SOURCES, USR2, USR2_NEW,
 };
