@@ -54,12 +54,17 @@ fn web() -> ServiceStatus {
             message: "generation 12 is active; generation 9 drains".into(),
             at: NOW - 90.0,
             seconds: 1.44,
-            phases: [("check", 0.31), ("start", 0.02), ("ready", 1.0), ("drain", 40.0)]
-                .map(|(phase, seconds)| Phase {
-                    phase: phase.into(),
-                    seconds,
-                })
-                .into(),
+            phases: [
+                ("check", 0.31),
+                ("start", 0.02),
+                ("ready", 1.0),
+                ("drain", 40.0),
+            ]
+            .map(|(phase, seconds)| Phase {
+                phase: phase.into(),
+                seconds,
+            })
+            .into(),
         }),
         reloads: vec![],
         activated: None,

@@ -48,7 +48,7 @@ pub fn of_the_process() -> Vec<Description> {
                 .get_metric()
                 .iter()
                 .take(1)
-                .flat_map(|metric| metric.get_label())
+                .flat_map(prometheus::proto::Metric::get_label)
                 .map(|label| label.name().to_owned())
                 .collect(),
             help: family.help().to_owned(),

@@ -216,7 +216,12 @@ mod tests {
             tracing::warn!("late");
             tracing::info!(port = 80);
         });
-        let expected = ["<3>line 7 step=check", "<3>line 9 step=check", "<4>late", "<6>port=80"];
+        let expected = [
+            "<3>line 7 step=check",
+            "<3>line 9 step=check",
+            "<4>late",
+            "<6>port=80",
+        ];
         assert_eq!(lines, expected);
     }
 

@@ -67,7 +67,10 @@ impl Manager {
     pub fn reloading(&self) {
         // The manager compares this with the moment at which it asked for the reload (Type=notify-reload).
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
-        self.send(&format!("RELOADING=1\nSTATUS=reloading\nMONOTONIC_USEC={}", now.as_micros()));
+        self.send(&format!(
+            "RELOADING=1\nSTATUS=reloading\nMONOTONIC_USEC={}",
+            now.as_micros()
+        ));
     }
 
     /// The stop begins.

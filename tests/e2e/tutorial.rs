@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use crate::common::gate::{Gate, Setup};
 use crate::common::http;
 use crate::common::net::Net;
+use crate::common::wait_until;
 use crate::document::blocks;
 
 const DOCUMENT: &str = include_str!("../../docs/tutorial.md");
@@ -124,5 +125,10 @@ fn the_tutorial_as_it_stands_there() {
     let served = generations.iter().find(|one| &one["number"] == active);
     let pid = served.and_then(|one| one["pid"].as_i64()).expect("a pid");
     kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("kill");
+    // A process that isn't dead yet takes a request with it.
+    wait_until("the server is dead", || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.is_ok_and(|stat| stat.contains(") Z ")) || !Path::new(&format!("/proc/{pid}")).exists()
+    });
     assert_eq!(ask(&gate), "welcome\n");
 }
