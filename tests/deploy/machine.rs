@@ -210,12 +210,14 @@ impl Machine {
         list.lines().filter_map(named).collect()
     }
 
-    /// The process of this name in a service.
-    #[track_caller]
+    /// The process of this name in a service, once there is no other: a generation that was replaced may not have ended yet.
     pub(crate) fn process(&self, service: &str, name: &str) -> Pid {
-        let all = self.processes(service);
-        let found = all.iter().find(|(_, found)| found == name);
-        found.unwrap_or_else(|| panic!("no {name} in {all:?}")).0
+        wait_for(&format!("one {name} in {service}"), || {
+            let all = self.processes(service);
+            let mut found = all.iter().filter(|(_, found)| found == name);
+            let (pid, _) = found.next()?;
+            found.next().is_none().then_some(*pid)
+        })
     }
 }
 
