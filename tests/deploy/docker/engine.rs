@@ -178,13 +178,12 @@ pub(super) struct Container<'a> {
 }
 
 impl<'a> Container<'a> {
-    /// `docker run` with these options, image and arguments.
+    /// `docker run` with these options, image and arguments. Descriptors are as many as the engine has: more, not every engine may give.
     pub(super) fn start(engine: &'a Engine, name: &'a str, words: &[&str]) -> Container<'a> {
         let careful = [
             "--read-only",
             "--cap-drop=ALL",
             "--security-opt=no-new-privileges",
-            "--ulimit=nofile=65536",
         ];
         let mut command = engine.docker(["run", "--detach", "--name", name]);
         run(command.args(careful).args(words));

@@ -72,7 +72,9 @@ fn add_compiler(tree: &Path) {
     run(Command::new("cp")
         .args(["--archive", "--parents", "--remove-destination"])
         .args(files.lines().filter(installed))
-        .arg(tree));
+        .arg(tree)
+        // Where else cp would look for the parents.
+        .current_dir("/"));
     // It is an alternative, which no package lists.
     symlink("gcc", tree.join("usr/bin/cc")).expect("a link");
 }
