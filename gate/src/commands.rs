@@ -12,7 +12,7 @@ use crate::deadlines::Tick;
 use crate::dialer::Dialer;
 use crate::gate::{ConnectionInfo, ListenerId, ServiceId, ServiceSettings};
 use crate::generation::{Generation, Local};
-use crate::shared::{Ack, Command, Handoff, Listing, Message, SharedListener};
+use crate::shared::{Ack, Command, Counted, Handoff, Listing, Message, SharedListener};
 use crate::worker::{LocalListener, Service, Worker};
 
 /// Slots that a listing looks at in one turn.
@@ -144,13 +144,19 @@ impl Worker {
                 });
                 self.doubts.backend_gone(id, generation, self.index);
             }
-            Command::CountUnproven(id, generation, count) => {
-                let unproven = self.slots.all().filter(|connection| {
-                    let lease = connection.lease();
-                    lease.is_some_and(|lease| lease.is_of(id, generation))
-                        && connection.is_unproven()
+            Command::Count(id, which, count) => {
+                let counted = self.slots.all().filter(|connection| {
+                    let Some(lease) = connection.lease() else {
+                        return false;
+                    };
+                    match which {
+                        Counted::Unproven(generation) => {
+                            lease.is_of(id, generation) && connection.is_unproven()
+                        }
+                        Counted::Unsent => lease.is_in(id) && connection.is_unsent(),
+                    }
                 });
-                count.fetch_add(unproven.count() as u64, Ordering::Relaxed);
+                count.fetch_add(counted.count() as u64, Ordering::Relaxed);
             }
             Command::Adopt(listener, metrics, kept) => {
                 self.adoptions.push(Adoption {

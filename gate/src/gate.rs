@@ -25,7 +25,7 @@ use self::registry::Registry;
 use crate::accept_queue::Reader;
 use crate::generation::Generation;
 use crate::listener::{Listener, OptionRefused, Options};
-use crate::shared::{Ack, Command, Inbox, Load, Message, Shared, SharedListener};
+use crate::shared::{Ack, Command, Counted, Inbox, Load, Message, Shared, SharedListener};
 use crate::worker::Worker;
 
 /// A service of a [`Gate`].
@@ -253,9 +253,19 @@ impl Gate {
     /// the accept queue is full, and waits for the first bytes where the backend asks for that (tcp(7), TCP_DEFER_ACCEPT). All others
     /// are in its accept queue, or accepted.
     pub async fn unproven(&self, service: ServiceId, generation: u64) -> u64 {
+        self.count(service, Counted::Unproven(generation)).await
+    }
+
+    /// How many clients of a service that were given to a generation haven't yet got all that is on its way to them from there: bytes,
+    /// or the end of the stream.
+    pub async fn unsent(&self, service: ServiceId) -> u64 {
+        self.count(service, Counted::Unsent).await
+    }
+
+    async fn count(&self, service: ServiceId, which: Counted) -> u64 {
         let count = Arc::new(AtomicU64::new(0));
-        let ask = Command::CountUnproven(service, generation, Arc::clone(&count));
-        self.all(ask).await;
+        self.all(Command::Count(service, which, Arc::clone(&count)))
+            .await;
         count.load(Ordering::Relaxed)
     }
 

@@ -219,6 +219,10 @@ impl Local {
         self.worker as u32
     }
 
+    pub(crate) fn is_in(&self, service: ServiceId) -> bool {
+        self.service == service
+    }
+
     pub(crate) fn is_of(&self, service: ServiceId, generation: u64) -> bool {
         self.service == service && self.generation.number == generation
     }

@@ -368,6 +368,15 @@ impl Relay {
         answered || u64::from(backend.undelivered()) < self.up.written
     }
 
+    /// Whether something is on its way to the client: bytes, or the end.
+    pub(crate) fn is_unsent(&self, client: &Socket) -> bool {
+        match self.down.stream {
+            Stream::Open | Stream::Ending | Stream::Reset => true,
+            Stream::Ended => client.undelivered() > 0,
+            Stream::Broken => false,
+        }
+    }
+
     /// Whether no byte has passed either way: the connection can still go to another generation.
     pub(crate) fn is_untouched(&self) -> bool {
         self.bytes() == (0, 0)

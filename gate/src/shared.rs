@@ -51,8 +51,8 @@ pub(crate) enum Command {
     Hold(ServiceId, bool),
     Reset(ServiceId, u64, CloseReason),
     BackendGone(ServiceId, u64),
-    /// Count the connections of a generation that its backend may know nothing of.
-    CountUnproven(ServiceId, u64, Arc<AtomicU64>),
+    /// Count connections of a service.
+    Count(ServiceId, Counted, Arc<AtomicU64>),
     /// The first worker alone: accept what is left in it, and relay it raw; without an open listener, close it.
     Adopt(
         Option<ListenerId>,
@@ -61,6 +61,15 @@ pub(crate) enum Command {
     ),
     List(ServiceId, mpsc::UnboundedSender<Vec<ConnectionInfo>>),
     Stop,
+}
+
+/// Which connections are counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Counted {
+    /// Those of a generation that its backend may know nothing of.
+    Unproven(u64),
+    /// Those whose clients are still being sent something.
+    Unsent,
 }
 
 /// A listing that is under way in a worker: a part a turn.

@@ -179,7 +179,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "syngate_reload_duration_seconds",
-        help: "How long each step of a reload took: check, start, ready (with settle), flip, and the old generation's drain.",
+        help: "How long each part of a reload took: check, start, ready, flip, and the old generation's drain. What is waited between them (settle, min_ready) is none.",
         kind: MetricType::HISTOGRAM,
         labels: &["phase"],
         read: |service, out| {

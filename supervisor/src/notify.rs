@@ -75,7 +75,7 @@ impl Manager {
 
     /// The stop begins.
     pub fn stopping(&self) {
-        self.send("STOPPING=1");
+        self.send("STOPPING=1\nSTATUS=stopping");
     }
 
     /// The gate turns.

@@ -46,7 +46,7 @@ fn a_manager_hears_each_step_by_path_and_by_abstract_name() {
         manager.alive();
         assert_eq!(text(socket), "WATCHDOG=1");
         manager.stopping();
-        assert_eq!(text(socket), "STOPPING=1");
+        assert_eq!(text(socket), "STOPPING=1\nSTATUS=stopping");
     }
 }
 

@@ -210,6 +210,11 @@ impl Rollout {
         self.ending.is_some() && self.generations.is_empty()
     }
 
+    /// When a shutdown must have come to its end; `None`: it may take any time.
+    pub fn ends_by(&self) -> Option<Time> {
+        self.ending.and_then(|ending| ending.until)
+    }
+
     /// Whether a run goes on or waits.
     pub fn reloading(&self) -> bool {
         self.run.is_some() || !self.waiting.is_empty()

@@ -331,6 +331,11 @@ impl Supervisor {
                     service.feed(&mut self.cx, Event::Emptied).await;
                 }
             }
+            Message::Sent(id, left) => {
+                if let Some(service) = self.services.iter_mut().find(|service| service.id == id) {
+                    service.sent(&self.cx, left).await;
+                }
+            }
             Message::HandedOver(id, listener) => {
                 self.cx.leaving.retain(|left| left.open.id != listener);
                 if let Some(service) = self.services.iter_mut().find(|service| service.id == id) {
@@ -368,7 +373,7 @@ impl Supervisor {
 
     /// Services that were removed and have ended.
     async fn drop_removed(&mut self) {
-        let over = |service: &mut Service| service.removed && service.rollout.ended_all();
+        let over = |service: &mut Service| service.removed && service.has_ended();
         let gone: Vec<Service> = self.services.extract_if(.., over).collect();
         for service in gone {
             self.cx.board.forget(service.id);

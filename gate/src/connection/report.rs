@@ -41,6 +41,16 @@ impl Connection {
         }
     }
 
+    /// Whether its client hasn't yet got all that its backend has sent, or will: see [`Gate::unsent`](crate::Gate::unsent).
+    pub(crate) fn is_unsent(&self) -> bool {
+        match &self.phase {
+            Phase::Greeting | Phase::Pending { .. } | Phase::Connecting { .. } => false,
+            Phase::Relaying { relay, .. } => relay.is_unsent(&self.client),
+            // Its end is near: see `resets`.
+            Phase::Resetting { .. } => true,
+        }
+    }
+
     /// The generation whose death may be what ends it, if it is closed for this reason: the backend has ended while the client
     /// waited for it.
     pub(crate) fn suspect(&self, reason: CloseReason) -> Option<&Local> {

@@ -1,6 +1,6 @@
 //! What all services share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -39,6 +39,9 @@ pub(super) enum Message {
     Gone(Caller),
     /// The public listeners of a service that ends are closed, and nothing of it is pending.
     Emptied(ServiceId),
+    /// No client of a service that has no generation any more is still being sent something, or its time is over: then these
+    /// generations have left so many connections.
+    Sent(ServiceId, BTreeMap<u64, u64>),
     /// A listener of this service, which leaves, is another one's by now.
     HandedOver(ServiceId, ListenerId),
     /// Bind the listeners of a run again: an address may be free by now.

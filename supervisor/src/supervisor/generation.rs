@@ -304,7 +304,11 @@ async fn process(report: Report, begin: Begin) {
     };
     let last_line = last_line.or_else(|| output.last_lines(1).pop());
     let signals = config.drain_signal.into_iter().chain([config.stop_signal]);
-    let asked = |signal| exit == Exit::Signal(signal as i32);
+    // A shell, and others that catch it, end with 128 and its number.
+    let asked = |signal| {
+        let number = signal as i32;
+        exit == Exit::Signal(number) || exit == Exit::Status(128 + number)
+    };
     report.event(Event::Ended(
         number,
         End::Exited {

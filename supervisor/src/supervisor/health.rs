@@ -65,13 +65,16 @@ impl Supervisor {
 impl Service {
     /// Why `/readyz` says no, if it does.
     fn not_ready(&self) -> Option<String> {
+        if self.removed {
+            return None;
+        }
         let patience = self.rollout.config().gate.pending_timeout / 2;
         let name = &self.name;
         if !self.served {
             // One that came with a reload gets the time that one has which has lost its generation; one that has no configuration
             // yet doesn't count.
             let early = self.late && self.idle_since.elapsed() < patience;
-            let counts = !self.removed && !early && self.rollout.config().is_complete();
+            let counts = !early && self.rollout.config().is_complete();
             return counts.then(|| format!("{name} hasn't had an active generation yet"));
         }
         let idle = self.rollout.active().is_none() && self.idle_since.elapsed() >= patience;

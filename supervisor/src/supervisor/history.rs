@@ -47,6 +47,11 @@ impl History {
         self.now.replaced = Some(generation);
     }
 
+    /// In the run that goes on this generation gets the new connections: again, after a flip back.
+    pub(super) fn keeps(&mut self, generation: u64) {
+        self.now.replaced = self.now.replaced.filter(|replaced| *replaced != generation);
+    }
+
     /// A phase of the run that goes on has ended.
     pub(super) fn took(&mut self, which: ReloadPhase, time: Duration) {
         self.now.phases.push(phase(which, time));

@@ -52,12 +52,18 @@ pub(super) struct Service {
     /// What the run that goes on would put there.
     pub(super) activating: Option<Activated>,
     pub(super) active: watch::Sender<Option<Arc<Generation>>>,
+    /// What happens belongs to a run.
+    in_run: bool,
     /// When the run began that goes on or was the last, or somebody asked for something since.
     run_began: Instant,
     pub(super) check_began: Instant,
     pub(super) check: Option<AbortOnDropHandle<()>>,
     pub(super) hold: Option<AbortOnDropHandle<()>>,
     pub(super) probe: Option<AbortOnDropHandle<()>>,
+    /// Waits for [`Service::sent`] once the last generation has ended.
+    pub(super) sending: Option<AbortOnDropHandle<()>>,
+    /// No client is still being sent what the generations have left, or none may be any more.
+    pub(super) sent: bool,
     retired: u64,
     failed: u64,
 }
@@ -94,11 +100,14 @@ impl Service {
             activated: None,
             activating: None,
             active: watch::Sender::new(None),
+            in_run: false,
             run_began: now,
             check_began: now,
             check: None,
             hold: None,
             probe: None,
+            sending: None,
+            sent: false,
             retired: 0,
             failed: 0,
         }
@@ -122,8 +131,16 @@ impl Service {
         if matches!(event, Event::Checked(..)) {
             self.took(ReloadPhase::Check, self.check_began.elapsed());
         }
-        for action in self.rollout.handle(cx.now(), event) {
+        let was = self.rollout.reloading();
+        let actions = self.rollout.handle(cx.now(), event);
+        // With no `min_ready` the flip and the run's end come together.
+        self.in_run = was || self.rollout.reloading();
+        for action in actions {
             self.act(cx, action).await;
+        }
+        self.in_run = self.rollout.reloading();
+        if self.rollout.ended_all() && self.sending.is_none() {
+            self.send_rest(cx);
         }
         self.show(cx);
     }
@@ -167,7 +184,7 @@ impl Service {
                     .active()
                     .and_then(|active| self.lives.get(&active));
                 let older = active.and_then(Live::stats);
-                if self.rollout.reloading() {
+                if self.in_run {
                     self.history.starts(generation);
                 }
                 let live = Live::start(cx, self.id, generation, config, kept, older);
@@ -222,13 +239,16 @@ impl Service {
                 .as_ref()
                 .is_some_and(|generation| generation.ended());
             live.replaced = (!ended).then_some(began);
-            if !ended && self.rollout.reloading() {
+            if !ended && self.in_run {
                 self.history.replaces(*old);
             }
         }
         let mut live = number.and_then(|number| self.lives.get_mut(&number));
         if let Some(live) = &mut live {
             live.replaced = None;
+        }
+        if let Some(number) = number {
+            self.history.keeps(number);
         }
         let config = live.as_ref().map(|live| Arc::clone(&live.config));
         let generation = live.and_then(|live| live.gate.clone());
@@ -346,7 +366,7 @@ impl Service {
     /// A phase has ended; drains are told by [`Service::forget`].
     pub(super) fn took(&mut self, phase: ReloadPhase, time: Duration) {
         self.metrics.observe_phase(phase, time);
-        if self.rollout.reloading() {
+        if self.in_run {
             self.history.took(phase, time);
         }
     }

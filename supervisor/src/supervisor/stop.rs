@@ -1,11 +1,15 @@
-//! The gate's own end.
+//! The end of a service, and of the gate itself.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Supervisor;
-use super::context::Message;
+use super::context::{Context, Message};
+use super::service::Service;
 use crate::rollout::Event;
 
 /// The end of `shutdown_timeout` that is the children's.
@@ -13,6 +17,12 @@ const CHILDREN: Duration = Duration::from_secs(2);
 
 /// Of [`CHILDREN`], from `stop_signal` to the kill.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// Between the first two looks at what clients are still being sent; twice as long from one to the next.
+const SENT_AGAIN: Duration = Duration::from_millis(20);
+
+/// And so long at most.
+const SENT_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// The gate stops.
 #[derive(Clone, Copy)]
@@ -41,6 +51,7 @@ impl Supervisor {
                 self.cx.stopping = true;
                 self.stop = Some(Stop::Closing(Instant::now() + GRACE));
                 for service in &mut self.services {
+                    service.sent = true;
                     service.feed(&mut self.cx, Event::ShutdownNow).await;
                 }
             }
@@ -59,6 +70,8 @@ impl Supervisor {
         let until = self.cx.now() + timeout.saturating_sub(CHILDREN);
         for service in &mut self.services {
             service.empty(&self.cx, Some(self.cx.origin + until));
+            // One that was ending already may have had longer.
+            service.sending = None;
             let event = Event::Shutdown {
                 until: Some(until),
                 grace: GRACE,
@@ -71,7 +84,7 @@ impl Supervisor {
     pub(super) fn is_over(&self) -> bool {
         match self.stop {
             Some(Stop::Closing(end)) => {
-                Instant::now() >= end || self.services.iter().all(|one| one.rollout.ended_all())
+                Instant::now() >= end || self.services.iter().all(Service::has_ended)
             }
             _ => false,
         }
@@ -99,5 +112,60 @@ impl Supervisor {
         self.sweep().await;
         self.cx.calls.end("the gate has stopped");
         self.cx.gate.stop().await;
+    }
+}
+
+impl Service {
+    /// Whether nothing of it is left: no generation, and no client that is still being sent what one has said at its end.
+    pub(super) fn has_ended(&self) -> bool {
+        self.rollout.ended_all() && self.sent
+    }
+
+    /// Its last generation has ended: a backend that has written an answer may end before the client has it. Waits until the clients
+    /// have what is on its way to them, or the service must end.
+    pub(super) fn send_rest(&mut self, cx: &Context) {
+        let (gate, messages, id) = (Arc::clone(&cx.gate), cx.messages.clone(), self.id);
+        let end = self.rollout.ends_by().map(|until| cx.origin + until);
+        let name = self.name.clone();
+        self.sending = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            let sent = async {
+                let mut pause = SENT_AGAIN;
+                loop {
+                    let clients = gate.unsent(id).await;
+                    if clients == 0 {
+                        return;
+                    }
+                    if pause == SENT_AGAIN {
+                        tracing::info!(
+                            service = name,
+                            clients,
+                            "the backend has ended; clients are still being sent its answers"
+                        );
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(SENT_AT_LEAST);
+                }
+            };
+            let rest = match end {
+                Some(end) => timeout_at(end, sent).await,
+                None => Ok(sent.await),
+            };
+            let mut left = BTreeMap::new();
+            if rest.is_err() {
+                let all = gate.connections(id).await;
+                for generation in all.into_iter().filter_map(|one| one.generation) {
+                    *left.entry(generation).or_default() += 1;
+                }
+            }
+            let _ = messages.send(Message::Sent(id, left));
+        })));
+    }
+
+    /// Nothing more is sent to its clients. What is left of these generations is reset: so many connections.
+    pub(super) async fn sent(&mut self, cx: &Context, left: BTreeMap<u64, u64>) {
+        for (generation, connections) in left {
+            self.reset_left(cx, generation, connections).await;
+        }
+        self.sent = true;
     }
 }

@@ -70,13 +70,18 @@ impl Service {
 
     /// Resets what a generation hasn't drained in time.
     pub(super) async fn reset(&mut self, cx: &Context, number: u64) {
+        let live = self.lives.get(&number).and_then(|live| live.gate.as_ref());
+        let left = live.map_or(0, |generation| generation.leases());
+        self.reset_left(cx, number, left).await;
+    }
+
+    /// Resets these connections, so many of them.
+    pub(super) async fn reset_left(&mut self, cx: &Context, number: u64, left: u64) {
         let reason = if cx.stopping {
             CloseReason::Shutdown
         } else {
             CloseReason::DrainTimeout
         };
-        let live = self.lives.get(&number).and_then(|live| live.gate.as_ref());
-        let left = live.map_or(0, |generation| generation.leases());
         if left > 0 {
             let message = format!(
                 "generation {number} isn't drained in time: {} reset ({reason})",
