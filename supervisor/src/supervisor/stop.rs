@@ -42,7 +42,7 @@ impl Supervisor {
                 self.stop = Some(Stop::LameDuck);
                 let (messages, wait) = (self.cx.messages.clone(), self.cx.config.process.lame_duck);
                 tokio::spawn(async move {
-                    tokio::time::sleep(wait).await;
+                    sleep(wait).await;
                     let _ = messages.send(Message::Close);
                 });
             }
@@ -148,7 +148,10 @@ impl Service {
             };
             let rest = match end {
                 Some(end) => timeout_at(end, sent).await,
-                None => Ok(sent.await),
+                None => {
+                    sent.await;
+                    Ok(())
+                }
             };
             let mut left = BTreeMap::new();
             if rest.is_err() {
