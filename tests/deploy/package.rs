@@ -105,11 +105,25 @@ fn expect_contents(package: &Path) {
     }
 }
 
+/// The binary's size is within a tenth of what docs/systemd.md says.
+fn expect_documented(bytes: u64) {
+    println!("/usr/bin/syngate: {bytes} bytes");
+    let page = include_str!("../../docs/systemd.md");
+    let (_, rest) = page.split_once("It has the binary (").expect("the size");
+    let (number, _) = rest.split_once(" MB)").expect("megabytes");
+    let said = number.parse::<f64>().expect("a number") * 1e6;
+    let found = bytes as f64 / said;
+    assert!(
+        (0.9..1.1).contains(&found),
+        "{bytes} bytes, not {number} MB"
+    );
+}
+
 fn install_enables_nothing(server: &Server) {
     let machine = &server.machine;
     machine.run(&["dpkg", "--install", &place_of(VERSIONS[0])]);
     let binary = fs::metadata(machine.path("/usr/bin/syngate")).expect("the binary");
-    println!("/usr/bin/syngate: {} bytes", binary.len());
+    expect_documented(binary.len());
     assert_eq!(machine.run(&["dpkg", "--verify", "syngate"]), "");
     machine.run(&["syngate", "--version"]);
     for unit in [PLAIN, ACTIVATED, SOCKET] {
