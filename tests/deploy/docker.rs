@@ -3,6 +3,7 @@
 //! One test, since all of it needs one engine and images that take minutes to build. Its containers are run as
 //! `docs/container.md` recommends: read-only, without capabilities, without new privileges.
 
+mod compose;
 mod engine;
 mod images;
 
@@ -59,6 +60,7 @@ fn images_serve_reload_and_stop() {
     drop(front);
     stop_loses_nothing_in_time(&engine, &config);
     relays_to_a_server_elsewhere(&engine, app);
+    compose::walks_through(&engine, context.path());
 }
 
 /// The directory that the front tier has its configuration from.

@@ -271,7 +271,7 @@ impl Prometheus {
         wait_for("Prometheus is ready", || {
             let ended = prometheus.child.try_wait().expect("wait");
             assert!(ended.is_none(), "Prometheus ended: {ended:?}");
-            let answer = prometheus.get("/-/ready").ok()?;
+            let answer = get(address, "/-/ready").ok()?;
             (answer.status == 200).then_some(())
         });
         prometheus
@@ -319,24 +319,24 @@ impl Prometheus {
 
     /// The data of an answer of the HTTP API, which must be a success.
     fn api(&self, path: &str) -> Value {
-        let answer = self.get(&format!("/api/v1/{path}")).expect("an answer");
+        let answer = get(self.address, &format!("/api/v1/{path}")).expect("an answer");
         let mut answer: Value = serde_json::from_slice(&answer.body).expect("JSON");
         assert_eq!(answer["status"], "success", "{path}: {answer}");
         answer["data"].take()
     }
+}
 
-    /// By HTTP/1.0: an answer in version 1.1 may come in chunks.
-    fn get(&self, path: &str) -> io::Result<Answer> {
-        let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes)?;
-        let head = Head::parse(&bytes)?.ok_or(ErrorKind::UnexpectedEof)?;
-        let body = bytes.split_off(head.length);
-        let status = head.status;
-        Ok(Answer { status, body })
-    }
+/// By HTTP/1.0: an answer of Prometheus in version 1.1 may come in chunks.
+pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<Answer> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    let head = Head::parse(&bytes)?.ok_or(ErrorKind::UnexpectedEof)?;
+    let body = bytes.split_off(head.length);
+    let status = head.status;
+    Ok(Answer { status, body })
 }
 
 impl Drop for Prometheus {

@@ -21,6 +21,7 @@ use crate::run;
 
 /// By their paths: something else may bear these names in /usr/local/bin.
 const DOCKER: &str = "/usr/bin/docker";
+const COMPOSE: &str = "/usr/bin/docker-compose";
 const DOCKERD: &str = "/usr/sbin/dockerd";
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -113,6 +114,22 @@ impl Engine {
             .env_remove("DOCKER_CONTEXT")
             .stdin(Stdio::null());
         command
+    }
+
+    /// Debian's Compose, if it is there.
+    pub(super) fn compose(&self, file: &Path) -> Option<Command> {
+        Path::new(COMPOSE).is_file().then(|| {
+            let mut command = Command::new(COMPOSE);
+            command
+                .arg("--file")
+                .arg(file)
+                .env("PATH", PATH)
+                .env("DOCKER_HOST", socket(&self.directory))
+                .env("DOCKER_CONFIG", self.directory.path())
+                .env_remove("DOCKER_CONTEXT")
+                .stdin(Stdio::null());
+            command
+        })
     }
 
     /// Runs the client, which must succeed, and returns what it says.

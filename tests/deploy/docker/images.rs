@@ -19,7 +19,7 @@ pub(super) const FRONT: &str = "syngate-haproxy";
 /// The image with the gate alone.
 pub(super) const GATE: &str = "syngate";
 
-const DEBIAN: &str = "base-debian";
+pub(super) const DEBIAN: &str = "base-debian";
 const RUST: &str = "base-rust";
 const LABELS: [(&str, &str); 2] = [("version", "1.2.3-test"), ("revision", "0123abc")];
 
