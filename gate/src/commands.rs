@@ -12,7 +12,7 @@ use crate::deadlines::Tick;
 use crate::dialer::Dialer;
 use crate::gate::{ConnectionInfo, ListenerId, ServiceId, ServiceSettings};
 use crate::generation::{Generation, Local};
-use crate::shared::{Ack, Command, Counted, Handoff, Listing, Message, SharedListener};
+use crate::shared::{Ack, Command, Handoff, Listing, Message, SharedListener};
 use crate::worker::{LocalListener, Service, Worker};
 
 /// Slots that a listing looks at in one turn.
@@ -125,11 +125,9 @@ impl Worker {
                 }
                 self.dispatch_service(id);
             }
-            Command::Reset(id, generation, reason) => {
-                let count = self.reset(|connection| {
-                    let theirs = connection.lease()?.is_of(id, generation);
-                    theirs.then_some(reason)
-                });
+            Command::Reset(id, which, reason, total) => {
+                let count = self.reset(|connection| connection.is(id, which).then_some(reason));
+                total.fetch_add(count, Ordering::Relaxed);
                 if let Some(service) = self
                     .service(id)
                     .and_then(|index| self.services[index].as_ref())
@@ -145,18 +143,8 @@ impl Worker {
                 self.doubts.backend_gone(id, generation, self.index);
             }
             Command::Count(id, which, count) => {
-                let counted = self.slots.all().filter(|connection| {
-                    let Some(lease) = connection.lease() else {
-                        return false;
-                    };
-                    match which {
-                        Counted::Unproven(generation) => {
-                            lease.is_of(id, generation) && connection.is_unproven()
-                        }
-                        Counted::Unsent => lease.is_in(id) && connection.is_unsent(),
-                    }
-                });
-                count.fetch_add(counted.count() as u64, Ordering::Relaxed);
+                let counted = self.slots.all().filter(|one| one.is(id, which)).count();
+                count.fetch_add(counted as u64, Ordering::Relaxed);
             }
             Command::Adopt(listener, metrics, kept) => {
                 self.adoptions.push(Adoption {

@@ -25,7 +25,7 @@ use self::registry::Registry;
 use crate::accept_queue::Reader;
 use crate::generation::Generation;
 use crate::listener::{Listener, OptionRefused, Options};
-use crate::shared::{Ack, Command, Counted, Inbox, Load, Message, Shared, SharedListener};
+use crate::shared::{Ack, Command, Inbox, Load, Message, Shared, SharedListener, Which};
 use crate::worker::Worker;
 
 /// A service of a [`Gate`].
@@ -253,25 +253,39 @@ impl Gate {
     /// the accept queue is full, and waits for the first bytes where the backend asks for that (tcp(7), TCP_DEFER_ACCEPT). All others
     /// are in its accept queue, or accepted.
     pub async fn unproven(&self, service: ServiceId, generation: u64) -> u64 {
-        self.count(service, Counted::Unproven(generation)).await
+        self.count(service, Which::Unproven(generation)).await
     }
 
-    /// How many clients of a service that were given to a generation haven't yet got all that is on its way to them from there: bytes,
-    /// or the end of the stream.
-    pub async fn unsent(&self, service: ServiceId) -> u64 {
-        self.count(service, Counted::Unsent).await
+    /// How many clients of a service are still owed something by a backend: bytes that are here or on the wire, or the end of the
+    /// stream. Once the service has no generation this only falls, and is 0 when all clients have what the backends have said.
+    /// Connections that are closed already don't count: the kernel sends their rest.
+    pub async fn owed(&self, service: ServiceId) -> u64 {
+        self.count(service, Which::Owed).await
     }
 
-    async fn count(&self, service: ServiceId, which: Counted) -> u64 {
+    async fn count(&self, service: ServiceId, which: Which) -> u64 {
         let count = Arc::new(AtomicU64::new(0));
         self.all(Command::Count(service, which, Arc::clone(&count)))
             .await;
         count.load(Ordering::Relaxed)
     }
 
-    /// Resets the connections of a generation, counted as forced closes. `reason` is `DrainTimeout` or `Shutdown`.
-    pub async fn reset(&self, service: ServiceId, generation: u64, reason: CloseReason) {
-        self.all(Command::Reset(service, generation, reason)).await;
+    /// Resets the connections of a generation, counted as forced closes. `reason` is `DrainTimeout` or `Shutdown`. Returns how many
+    /// there were.
+    pub async fn reset(&self, service: ServiceId, generation: u64, reason: CloseReason) -> u64 {
+        self.cut(service, Which::Of(generation), reason).await
+    }
+
+    /// The same for the connections that [`Gate::owed`] counts.
+    pub async fn reset_owed(&self, service: ServiceId, reason: CloseReason) -> u64 {
+        self.cut(service, Which::Owed, reason).await
+    }
+
+    async fn cut(&self, service: ServiceId, which: Which, reason: CloseReason) -> u64 {
+        let count = Arc::new(AtomicU64::new(0));
+        let cut = Command::Reset(service, which, reason, Arc::clone(&count));
+        self.all(cut).await;
+        count.load(Ordering::Relaxed)
     }
 
     /// Accepts what is left in a kept listener and relays it raw: a PROXY header is in the stream already. The connections

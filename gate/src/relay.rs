@@ -368,11 +368,12 @@ impl Relay {
         answered || u64::from(backend.undelivered()) < self.up.written
     }
 
-    /// Whether something is on its way to the client: bytes, or the end.
-    pub(crate) fn is_unsent(&self, client: &Socket) -> bool {
+    /// Whether the client may still be given something that its backend has said.
+    pub(crate) fn owes(&self, client: &Socket) -> bool {
         match self.down.stream {
             Stream::Open | Stream::Ending | Stream::Reset => true,
-            Stream::Ended => client.undelivered() > 0,
+            // The end itself counts as a byte. It is sent again by the kernel, whatever becomes of the gate's socket.
+            Stream::Ended => client.undelivered() > 1,
             Stream::Broken => false,
         }
     }

@@ -49,10 +49,11 @@ pub(crate) enum Command {
     ),
     /// With `true`, acknowledged when no connect is under way.
     Hold(ServiceId, bool),
-    Reset(ServiceId, u64, CloseReason),
+    /// Close connections of a service with a reset, and count them.
+    Reset(ServiceId, Which, CloseReason, Arc<AtomicU64>),
     BackendGone(ServiceId, u64),
     /// Count connections of a service.
-    Count(ServiceId, Counted, Arc<AtomicU64>),
+    Count(ServiceId, Which, Arc<AtomicU64>),
     /// The first worker alone: accept what is left in it, and relay it raw; without an open listener, close it.
     Adopt(
         Option<ListenerId>,
@@ -63,13 +64,15 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// Which connections are counted.
+/// Which connections of a service are meant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Counted {
+pub(crate) enum Which {
+    /// Those of a generation.
+    Of(u64),
     /// Those of a generation that its backend may know nothing of.
     Unproven(u64),
-    /// Those whose clients are still being sent something.
-    Unsent,
+    /// Those whose client is still owed something by a backend.
+    Owed,
 }
 
 /// A listing that is under way in a worker: a part a turn.

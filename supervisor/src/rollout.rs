@@ -298,7 +298,9 @@ impl Rollout {
     }
 
     fn shut_down(&mut self, ending: Ending) {
-        self.ending = Some(ending);
+        // One that was ending already has no longer than it had.
+        let until = [self.ends_by(), ending.until].into_iter().flatten().min();
+        self.ending = Some(Ending { until, ..ending });
         self.retry.at = None;
         self.recovery.at = None;
         let why = "the service shuts down";

@@ -331,9 +331,9 @@ impl Supervisor {
                     service.feed(&mut self.cx, Event::Emptied).await;
                 }
             }
-            Message::Sent(id, left) => {
+            Message::Sent(id) => {
                 if let Some(service) = self.services.iter_mut().find(|service| service.id == id) {
-                    service.sent(&self.cx, left).await;
+                    service.sent(&self.cx).await;
                 }
             }
             Message::HandedOver(id, listener) => {

@@ -10,7 +10,7 @@
 //! | `herd`, `limits`, `slow` | thousands wait in order, or do nothing at all; every bound is kept, counted and said |
 //! | `ready`, `places` | proofs of readiness, passed listeners; addresses to listen on and to connect from |
 //! | `kept`, `cfserverd`, `tutorial` | the servers of docs/kept-listeners.md and docs/cf-serverd.md, and docs/tutorial.md, as they stand there |
-//! | `stop`, `control` | ends that leave nothing behind; a control socket that nobody can block |
+//! | `stop`, `rest`, `control` | ends that leave nothing behind; a control socket that nobody can block |
 //! | `budget` | system calls a connection |
 //! | `verbs`, `metrics`, `usage` | the command line, its exit codes and words; the series |
 //! | `demo` | the demo fails nothing, and says so |
@@ -42,6 +42,7 @@ mod proxy;
 mod ready;
 mod reload;
 mod replace;
+mod rest;
 mod services;
 mod slow;
 mod stop;

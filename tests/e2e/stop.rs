@@ -14,7 +14,7 @@ use crate::common::gate::{Gate, Setup};
 use crate::common::http;
 use crate::common::net::Net;
 use crate::common::wait_until;
-use crate::common::wire::{End, connect, read_all, send, timed};
+use crate::common::wire::{connect, read_all, send, timed};
 
 #[test]
 fn sigterm_lets_connections_end_and_leaves_nothing() {
@@ -38,60 +38,6 @@ fn sigterm_lets_connections_end_and_leaves_nothing() {
     drop(under_way);
     // Not at the end of shutdown_timeout: there is nothing left to wait for.
     expect_clean_exit(&mut gate, Duration::from_secs(4));
-}
-
-/// A backend may end when it has written its answer, and before the client has it: while the gate stops, and when its service goes.
-#[test]
-fn what_a_backend_leaves_at_its_end_reaches_the_client() {
-    for goes in [Goes::Gate, Goes::Service] {
-        let net = Net::new();
-        let setup = Setup::bare(&net).options(["--config", "syngate.toml"]);
-        let file = setup.dir().join("syngate.toml");
-        let service = |name: &str, listen| {
-            let command = backend::own(Hop::Socket, &[]);
-            format!(
-                "[services.{name}]\nlisten = '{listen}'\ndrain_signal = 'TERM'\ncommand = {command:?}\n"
-            )
-        };
-        let stays = service("stays", net.free_address());
-        fs::write(&file, service("goes", setup.public()) + &stays).expect("the file");
-        let mut gate = setup.start();
-        let pid = gate.status_json()["services"][0]["generations"][0]["pid"].as_i64();
-        let pid = Pid::from_raw(pid.expect("a pid") as i32);
-
-        let slow = connect(gate.public());
-        // What the sockets between hold while nobody reads.
-        send(
-            &slow,
-            b"GET /download/200000 HTTP/1.1\r\nConnection: close\r\n\r\n",
-        );
-        wait_relayed(&gate);
-        match goes {
-            Goes::Gate => gate.signal(Signal::SIGTERM),
-            Goes::Service => {
-                fs::write(&file, &stays).expect("the file");
-                gate.run(["reload"]).expect_code(0);
-            }
-        }
-        gate.expect_log("clients are still being sent its answers");
-        assert!(!alive(pid), "the backend has ended");
-        let (answer, end) = read_all(&slow);
-        assert_eq!(end, End::Eof, "{goes:?}");
-        assert!(answer.len() > 200_000, "{goes:?}: {}", answer.len());
-        drop(slow);
-        match goes {
-            Goes::Gate => expect_clean_exit(&mut gate, Duration::from_secs(4)),
-            Goes::Service => wait_until("the service has ended", || {
-                gate.status_json()["services"][0]["name"] == "stays"
-            }),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Goes {
-    Gate,
-    Service,
 }
 
 /// A stop that resets nothing says nothing of resets, however it goes.
@@ -338,7 +284,7 @@ fn stays(gate: &Gate) -> Socket {
     idle
 }
 
-fn wait_relayed(gate: &Gate) {
+pub(crate) fn wait_relayed(gate: &Gate) {
     let relaying = [("state", "relaying")];
     wait_until("it is relayed", || {
         gate.metrics().sum("connections_open", &relaying) == 1.0
@@ -354,7 +300,7 @@ fn wait_leaves(gate: &Gate) {
 }
 
 #[track_caller]
-fn expect_clean_exit(gate: &mut Gate, within: Duration) {
+pub(crate) fn expect_clean_exit(gate: &mut Gate, within: Duration) {
     assert_eq!(gate.wait_exit(within).code(), Some(0), "{}", gate.log());
     expect_nothing_left(gate);
 }
@@ -372,7 +318,7 @@ fn state(pid: Pid) -> Option<char> {
     stat.rsplit(") ").next()?.chars().next()
 }
 
-fn alive(pid: Pid) -> bool {
+pub(crate) fn alive(pid: Pid) -> bool {
     state(pid).is_some_and(|state| state != 'Z')
 }
 

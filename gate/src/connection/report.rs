@@ -3,7 +3,10 @@
 use syngate_metrics::{CloseReason, ConnectionState, PendingOutcome};
 
 use super::{Connection, Phase};
+use crate::gate::ServiceId;
 use crate::generation::{Lease, Local};
+use crate::relay::Side;
+use crate::shared::Which;
 
 impl Connection {
     /// The label of `connections_open`.
@@ -41,14 +44,23 @@ impl Connection {
         }
     }
 
-    /// Whether its client hasn't yet got all that its backend has sent, or will: see [`Gate::unsent`](crate::Gate::unsent).
-    pub(crate) fn is_unsent(&self) -> bool {
+    /// Whether its client is still owed something by its backend: see [`Gate::owed`](crate::Gate::owed).
+    pub(crate) fn is_owed(&self) -> bool {
         match &self.phase {
             Phase::Greeting | Phase::Pending { .. } | Phase::Connecting { .. } => false,
-            Phase::Relaying { relay, .. } => relay.is_unsent(&self.client),
-            // Its end is near: see `resets`.
-            Phase::Resetting { .. } => true,
+            Phase::Relaying { relay, .. } => relay.owes(&self.client),
+            // What comes before a backend's reset; see `resets` for how long at most.
+            Phase::Resetting { by, .. } => *by == Side::Backend,
         }
+    }
+
+    /// Whether it is one of these.
+    pub(crate) fn is(&self, service: ServiceId, which: Which) -> bool {
+        self.lease().is_some_and(|lease| match which {
+            Which::Of(generation) => lease.is_of(service, generation),
+            Which::Unproven(generation) => lease.is_of(service, generation) && self.is_unproven(),
+            Which::Owed => lease.is_in(service) && self.is_owed(),
+        })
     }
 
     /// The generation whose death may be what ends it, if it is closed for this reason: the backend has ended while the client

@@ -70,9 +70,14 @@ impl Connection {
         Next::Close(reason)
     }
 
-    /// Makes the close that follows a reset on both sides.
+    /// Makes the close that follows a reset on both sides. A client that has everything, the end too, sees none: what it hasn't read
+    /// yet could go with it.
     pub(crate) fn reset_on_close(&self) {
-        self.client.reset_on_close();
+        let told =
+            matches!(&self.phase, Phase::Relaying { relay, .. } if !relay.owes(&self.client));
+        if !told {
+            self.client.reset_on_close();
+        }
         if let Phase::Connecting { backend, .. }
         | Phase::Relaying { backend, .. }
         | Phase::Resetting { backend, .. } = &self.phase

@@ -1,11 +1,12 @@
 //! What all services share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use syngate_gate::{Endpoints, Gate, ListenerId, ServiceId};
+use syngate_metrics::CloseReason;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -39,9 +40,8 @@ pub(super) enum Message {
     Gone(Caller),
     /// The public listeners of a service that ends are closed, and nothing of it is pending.
     Emptied(ServiceId),
-    /// No client of a service that has no generation any more is still being sent something, or its time is over: then these
-    /// generations have left so many connections.
-    Sent(ServiceId, BTreeMap<u64, u64>),
+    /// No client of a service that has no generation any more is still being sent something, or the time for that is over.
+    Sent(ServiceId),
     /// A listener of this service, which leaves, is another one's by now.
     HandedOver(ServiceId, ListenerId),
     /// Bind the listeners of a run again: an address may be free by now.
@@ -80,6 +80,15 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn now(&self) -> Time {
         self.origin.elapsed()
+    }
+
+    /// Why connections are closed whose time is over.
+    pub(super) fn cut_for(&self) -> CloseReason {
+        if self.stopping {
+            CloseReason::Shutdown
+        } else {
+            CloseReason::DrainTimeout
+        }
     }
 
     /// For this turn or a later one: the loop takes it up.

@@ -60,9 +60,9 @@ pub(super) struct Service {
     pub(super) check: Option<AbortOnDropHandle<()>>,
     pub(super) hold: Option<AbortOnDropHandle<()>>,
     pub(super) probe: Option<AbortOnDropHandle<()>>,
-    /// Waits for [`Service::sent`] once the last generation has ended.
+    /// Waits until clients have what the generations have left, once the last one has ended.
     pub(super) sending: Option<AbortOnDropHandle<()>>,
-    /// No client is still being sent what the generations have left, or none may be any more.
+    /// And has done so.
     pub(super) sent: bool,
     retired: u64,
     failed: u64,
@@ -133,14 +133,15 @@ impl Service {
         }
         let was = self.rollout.reloading();
         let actions = self.rollout.handle(cx.now(), event);
-        // With no `min_ready` the flip and the run's end come together.
-        self.in_run = was || self.rollout.reloading();
+        // A run may end within this, or even come and go: what comes after its end isn't its own.
+        let ends = |action: &Action| matches!(action, Action::Finished { .. });
+        self.in_run = was || self.rollout.reloading() || actions.iter().any(ends);
         for action in actions {
             self.act(cx, action).await;
         }
         self.in_run = self.rollout.reloading();
         if self.rollout.ended_all() && self.sending.is_none() {
-            self.send_rest(cx);
+            self.await_sent(cx);
         }
         self.show(cx);
     }
@@ -361,6 +362,7 @@ impl Service {
         self.keep_wanted(cx).await;
         let took = cx.now().saturating_sub(began);
         self.history.ended(outcome, message, took);
+        self.in_run = self.rollout.reloading();
     }
 
     /// A phase has ended; drains are told by [`Service::forget`].

@@ -81,7 +81,11 @@ impl Supervisor {
             active: service.rollout.active(),
             held: service.rollout.held(),
             pending: service.metrics.open(ConnectionState::Pending),
-            running: service.rollout.running().or(leaves),
+            running: service
+                .rollout
+                .running()
+                .or(leaves)
+                .or_else(|| service.sends_rest()),
             generations: generations.collect(),
             last_reload: service.history.reloads().next_back().cloned(),
             reloads: service.history.reloads().cloned().collect(),

@@ -1,6 +1,5 @@
 //! The end of a service, and of the gate itself.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(1);
 const SENT_AGAIN: Duration = Duration::from_millis(20);
 
 /// And so long at most.
-const SENT_AT_LEAST: Duration = Duration::from_secs(1);
+const SENT_AGAIN_MOST: Duration = Duration::from_secs(1);
 
 /// The gate stops.
 #[derive(Clone, Copy)]
@@ -51,7 +50,7 @@ impl Supervisor {
                 self.cx.stopping = true;
                 self.stop = Some(Stop::Closing(Instant::now() + GRACE));
                 for service in &mut self.services {
-                    service.sent = true;
+                    service.sending = None;
                     service.feed(&mut self.cx, Event::ShutdownNow).await;
                 }
             }
@@ -70,7 +69,7 @@ impl Supervisor {
         let until = self.cx.now() + timeout.saturating_sub(CHILDREN);
         for service in &mut self.services {
             service.empty(&self.cx, Some(self.cx.origin + until));
-            // One that was ending already may have had longer.
+            // One that was ending already may have had longer: it waits anew.
             service.sending = None;
             let event = Event::Shutdown {
                 until: Some(until),
@@ -121,9 +120,16 @@ impl Service {
         self.rollout.ended_all() && self.sent
     }
 
+    /// What it waits for once it has no generation.
+    pub(super) fn sends_rest(&self) -> Option<String> {
+        let sends = self.rollout.ended_all() && !self.sent;
+        sends.then(|| "clients are still being sent the rest".to_owned())
+    }
+
     /// Its last generation has ended: a backend that has written an answer may end before the client has it. Waits until the clients
-    /// have what is on its way to them, or the service must end.
-    pub(super) fn send_rest(&mut self, cx: &Context) {
+    /// have what is on its way to them, or the service must end. Nothing is given to a generation any more, so no client comes to
+    /// these; [`Service::sent`] follows, unless a shutdown that ends sooner has it wait anew.
+    pub(super) fn await_sent(&mut self, cx: &Context) {
         let (gate, messages, id) = (Arc::clone(&cx.gate), cx.messages.clone(), self.id);
         let end = self.rollout.ends_by().map(|until| cx.origin + until);
         let name = self.name.clone();
@@ -131,11 +137,12 @@ impl Service {
             let sent = async {
                 let mut pause = SENT_AGAIN;
                 loop {
-                    let clients = gate.unsent(id).await;
+                    let clients = gate.owed(id).await;
                     if clients == 0 {
                         return;
                     }
-                    if pause == SENT_AGAIN {
+                    // At the first look some have only just been told the end.
+                    if pause == 2 * SENT_AGAIN {
                         tracing::info!(
                             service = name,
                             clients,
@@ -143,31 +150,31 @@ impl Service {
                         );
                     }
                     sleep(pause).await;
-                    pause = (pause * 2).min(SENT_AT_LEAST);
+                    pause = (pause * 2).min(SENT_AGAIN_MOST);
                 }
             };
-            let rest = match end {
-                Some(end) => timeout_at(end, sent).await,
-                None => {
-                    sent.await;
-                    Ok(())
-                }
-            };
-            let mut left = BTreeMap::new();
-            if rest.is_err() {
-                let all = gate.connections(id).await;
-                for generation in all.into_iter().filter_map(|one| one.generation) {
-                    *left.entry(generation).or_default() += 1;
-                }
+            match end {
+                Some(end) => drop(timeout_at(end, sent).await),
+                None => sent.await,
             }
-            let _ = messages.send(Message::Sent(id, left));
+            let _ = messages.send(Message::Sent(id));
         })));
     }
 
-    /// Nothing more is sent to its clients. What is left of these generations is reset: so many connections.
-    pub(super) async fn sent(&mut self, cx: &Context, left: BTreeMap<u64, u64>) {
-        for (generation, connections) in left {
-            self.reset_left(cx, generation, connections).await;
+    /// Nothing more is sent to its clients: who hasn't got everything in time is reset.
+    pub(super) async fn sent(&mut self, cx: &Context) {
+        let reason = cx.cut_for();
+        let count = cx.gate.reset_owed(self.id, reason).await;
+        if count > 0 {
+            let message = format!(
+                "the backend has ended, and {} not been sent its answers in time: reset ({reason})",
+                if count == 1 {
+                    "1 client has".to_owned()
+                } else {
+                    format!("{count} clients have")
+                }
+            );
+            self.step(cx, None, "reset", message);
         }
         self.sent = true;
     }

@@ -6,7 +6,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use syngate_gate::accept_queue::Reader;
-use syngate_metrics::CloseReason;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -70,26 +69,15 @@ impl Service {
 
     /// Resets what a generation hasn't drained in time.
     pub(super) async fn reset(&mut self, cx: &Context, number: u64) {
-        let live = self.lives.get(&number).and_then(|live| live.gate.as_ref());
-        let left = live.map_or(0, |generation| generation.leases());
-        self.reset_left(cx, number, left).await;
-    }
-
-    /// Resets these connections, so many of them.
-    pub(super) async fn reset_left(&mut self, cx: &Context, number: u64, left: u64) {
-        let reason = if cx.stopping {
-            CloseReason::Shutdown
-        } else {
-            CloseReason::DrainTimeout
-        };
-        if left > 0 {
+        let reason = cx.cut_for();
+        let count = cx.gate.reset(self.id, number, reason).await;
+        if count > 0 {
             let message = format!(
                 "generation {number} isn't drained in time: {} reset ({reason})",
-                how_many(left)
+                how_many(count)
             );
             self.step(cx, Some(number), "reset", message);
         }
-        cx.gate.reset(self.id, number, reason).await;
     }
 
     pub(super) async fn begin_hold(&mut self, cx: &Context) {
