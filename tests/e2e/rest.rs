@@ -14,7 +14,7 @@ use crate::common::wait_until;
 use crate::common::wire::{End, connect, read_all, send};
 use crate::stop::{alive, expect_clean_exit, wait_relayed};
 
-/// More than a client's socket takes that nobody reads, and no more than the sockets between hold.
+/// More than a client's socket takes while nobody reads, and no more than the sockets between hold.
 const ANSWER: usize = 200_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl World {
         let backend = Pid::from_raw(pid.expect("a pid") as i32);
 
         let client = connect(gate.public());
-        client.set_recv_buffer_size(4096).expect("SO_RCVBUF");
+        client.set_recv_buffer_size(65536).expect("SO_RCVBUF");
         let request = format!("GET /download/{answer} HTTP/1.1\r\nConnection: close\r\n\r\n");
         send(&client, request.as_bytes());
         wait_relayed(&gate);
@@ -106,9 +106,6 @@ fn it_reaches_a_client_that_reads_it_late() {
             let status = world.gate.run(["status"]);
             status.expect_words(&["clients are still being sent the rest"]);
         }
-        // Else it would take seconds.
-        let room = world.client.set_recv_buffer_size(1 << 20);
-        room.expect("SO_RCVBUF");
         let (answer, end) = read_all(&world.client);
         assert_eq!(end, End::Eof, "{goes:?}");
         assert!(answer.len() > ANSWER, "{goes:?}: {}", answer.len());
