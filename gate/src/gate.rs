@@ -256,9 +256,9 @@ impl Gate {
         self.count(service, Which::Unproven(generation)).await
     }
 
-    /// How many clients of a service are still owed something by a backend: bytes that are here or on the wire, or the end of the
-    /// stream. Once the service has no generation this only falls, and is 0 when all clients have what the backends have said.
-    /// Connections that are closed already don't count: the kernel sends their rest.
+    /// How many clients of a service are still owed something by a backend: bytes that are here or on the wire, or an end that hasn't
+    /// been passed on. Once the service has no generation it is 0 when all clients have what the backends have said. Connections that
+    /// are closed already don't count: the kernel sends their rest.
     pub async fn owed(&self, service: ServiceId) -> u64 {
         self.count(service, Which::Owed).await
     }
@@ -270,8 +270,8 @@ impl Gate {
         count.load(Ordering::Relaxed)
     }
 
-    /// Resets the connections of a generation, counted as forced closes. `reason` is `DrainTimeout` or `Shutdown`. Returns how many
-    /// there were.
+    /// Resets the connections of a generation, counted as forced closes. `reason` is `DrainTimeout` or `Shutdown`. A connection whose
+    /// client has everything already, the end too, is closed for this reason and neither reset nor counted. Returns the count.
     pub async fn reset(&self, service: ServiceId, generation: u64, reason: CloseReason) -> u64 {
         self.cut(service, Which::Of(generation), reason).await
     }

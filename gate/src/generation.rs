@@ -151,9 +151,14 @@ impl Generation {
         self.raw.iter().any(|raw| raw == listener)
     }
 
+    /// The endpoints of each listener that has its own, and those of all others together.
+    pub fn groups(&self) -> impl Iterator<Item = &[Endpoint]> {
+        self.endpoints.iter().map(|(_, group)| group.as_slice())
+    }
+
     /// Every endpoint.
     pub fn all_endpoints(&self) -> impl Iterator<Item = &Endpoint> {
-        self.endpoints.iter().flat_map(|(_, endpoints)| endpoints)
+        self.groups().flatten()
     }
 
     /// Connections that hold a lease, over all workers.

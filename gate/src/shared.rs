@@ -49,7 +49,7 @@ pub(crate) enum Command {
     ),
     /// With `true`, acknowledged when no connect is under way.
     Hold(ServiceId, bool),
-    /// Close connections of a service with a reset, and count them.
+    /// Close connections of a service, and count the clients that were reset by it.
     Reset(ServiceId, Which, CloseReason, Arc<AtomicU64>),
     BackendGone(ServiceId, u64),
     /// Count connections of a service.

@@ -348,7 +348,8 @@ impl Worker {
         self.forget_if_closed(index);
     }
 
-    /// Closes at once, with a reset, each connection for which there is a reason.
+    /// Closes at once each connection for which there is a reason, with a reset of its client unless that has everything already.
+    /// Returns how many clients were reset.
     pub(crate) fn reset(&mut self, reason: impl Fn(&Connection) -> Option<CloseReason>) -> u64 {
         let mut count = 0;
         for slot in 0..self.slots.capacity() {
@@ -358,8 +359,7 @@ impl Worker {
             let Some(reason) = reason(connection) else {
                 continue;
             };
-            connection.reset_on_close();
-            count += 1;
+            count += u64::from(connection.reset_on_close());
             let pending = matches!(connection.phase, Phase::Pending { .. });
             self.close(self.slots.token(slot), reason, pending);
         }

@@ -154,7 +154,7 @@ labels! {
         NotReady = "not_ready",
         /// Ended within `min_ready` after the flip: the old generation is active again.
         FlippedBack = "flipped_back",
-        /// Failed, and is tried again by itself.
+        /// An automatic try after a failed reload has begun; how it ends is counted too.
         Retried = "retried",
         /// A newer request took its place.
         Superseded = "superseded",
@@ -188,9 +188,9 @@ labels! {
         Active = "active",
         /// Another one is active; its own connections go on.
         Draining = "draining",
-        /// Ended after it had been active.
+        /// Ended after another had taken its place, or after it was told to end: all since the start.
         Retired = "retired",
-        /// Ended before it was active, or within `min_ready` after.
+        /// Ended before it was active, or died while it was: all since the start.
         Failed = "failed",
     }
 }

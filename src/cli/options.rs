@@ -148,14 +148,14 @@ pub(crate) struct ServiceOptions {
     /// Alive for this long after the flip, else flip back
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = value::delay)]
     pub(crate) min_ready: Duration,
-    /// From the end of min-ready to the drain's first step
+    /// From the end of min-ready, or of keep-previous, to the drain's first step
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = value::delay)]
     pub(crate) drain_delay: Duration,
     /// Tells the old generation to accept no more, once its accept queue is empty [default: none; HAProxy:
     /// SIGUSR1]
     #[arg(long, value_name = "SIGNAL", value_parser = value::signal)]
     pub(crate) drain_signal: Option<Signal>,
-    /// Bound of a drain, then its connections are reset; or off [default: 30s; replace: 5s]
+    /// Bound of a drain, anew from the drain signal on; then its connections are reset; or off [default: 30s; replace: 5s]
     #[arg(long, value_name = "TIME", value_parser = value::limit)]
     pub(crate) drain_timeout: Option<Limit>,
     /// Try a failed reload again by itself [default: false; HAProxy: true]

@@ -331,9 +331,9 @@ impl Supervisor {
                     service.feed(&mut self.cx, Event::Emptied).await;
                 }
             }
-            Message::Sent(id) => {
+            Message::Sent(id, in_time) => {
                 if let Some(service) = self.services.iter_mut().find(|service| service.id == id) {
-                    service.sent(&self.cx).await;
+                    service.sent(&self.cx, in_time).await;
                 }
             }
             Message::HandedOver(id, listener) => {

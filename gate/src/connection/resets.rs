@@ -71,8 +71,8 @@ impl Connection {
     }
 
     /// Makes the close that follows a reset on both sides. A client that has everything, the end too, sees none: what it hasn't read
-    /// yet could go with it.
-    pub(crate) fn reset_on_close(&self) {
+    /// yet could go with it. Returns whether the client sees one.
+    pub(crate) fn reset_on_close(&self) -> bool {
         let told =
             matches!(&self.phase, Phase::Relaying { relay, .. } if !relay.owes(&self.client));
         if !told {
@@ -84,5 +84,6 @@ impl Connection {
         {
             backend.reset_on_close();
         }
+        !told
     }
 }

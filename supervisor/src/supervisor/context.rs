@@ -40,8 +40,8 @@ pub(super) enum Message {
     Gone(Caller),
     /// The public listeners of a service that ends are closed, and nothing of it is pending.
     Emptied(ServiceId),
-    /// No client of a service that has no generation any more is still being sent something, or the time for that is over.
-    Sent(ServiceId),
+    /// No client of a service that has no generation any more is still being sent something; or (`false`) the time for that is over.
+    Sent(ServiceId, bool),
     /// A listener of this service, which leaves, is another one's by now.
     HandedOver(ServiceId, ListenerId),
     /// Bind the listeners of a run again: an address may be free by now.

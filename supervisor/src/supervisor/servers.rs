@@ -1,8 +1,8 @@
-//! Servers that somebody else runs: whether they are ready, and whether the active ones answer.
+//! Servers that somebody else runs: whether they are ready; and whether the active generation is, after a hold.
 
 use std::sync::Arc;
 
-use syngate_gate::{Generation, Target};
+use syngate_gate::{Endpoint, Generation, Target};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -74,20 +74,35 @@ async fn prove(
     Ok(())
 }
 
-/// Returns when some endpoint of the active generation takes a connection.
-pub(super) async fn answers(mut active: watch::Receiver<Option<Arc<Generation>>>, hello: Vec<u8>) {
+/// Returns when the active generation is ready: somebody else's servers as `ready` says, which may be asked at any time; a process of
+/// the gate's, which has proven that at its start, when an endpoint takes a connection.
+pub(super) async fn answers(
+    mut active: watch::Receiver<Option<Arc<Generation>>>,
+    config: Arc<ServiceConfig>,
+    spawner: Spawner,
+) {
     loop {
-        let targets: Vec<_> = match &*active.borrow_and_update() {
-            Some(generation) => generation
-                .all_endpoints()
-                .map(|endpoint| endpoint.target.clone())
-                .collect(),
-            None => Vec::new(),
-        };
-        for target in targets {
-            if dial::greet(&target, &hello).await.is_ok() {
-                return;
+        let generation = active.borrow_and_update().clone();
+        let answers = async {
+            let Some(generation) = generation else {
+                return false;
+            };
+            if let Backend::Addresses(_) = config.backend {
+                let targets = |group: &[Endpoint]| group.iter().map(|one| one.target.clone()).collect();
+                let groups = generation.groups().map(targets).collect();
+                return prove(&config, groups, spawner.clone()).await.is_ok();
             }
+            let hello = launch::hello(&config);
+            for endpoint in generation.all_endpoints() {
+                if dial::greet(&endpoint.target, &hello).await.is_ok() {
+                    return true;
+                }
+            }
+            false
+        };
+        tokio::select! {
+            ready = answers => if ready { return },
+            changed = active.changed() => if changed.is_err() { return }, // The service has ended.
         }
         sleep(crate::readiness::CONNECT_AGAIN).await;
     }

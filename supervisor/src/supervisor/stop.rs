@@ -153,18 +153,24 @@ impl Service {
                     pause = (pause * 2).min(SENT_AGAIN_MOST);
                 }
             };
-            match end {
-                Some(end) => drop(timeout_at(end, sent).await),
-                None => sent.await,
-            }
-            let _ = messages.send(Message::Sent(id));
+            let in_time = match end {
+                Some(end) => timeout_at(end, sent).await.is_ok(),
+                None => {
+                    sent.await;
+                    true
+                }
+            };
+            let _ = messages.send(Message::Sent(id, in_time));
         })));
     }
 
     /// Nothing more is sent to its clients: who hasn't got everything in time is reset.
-    pub(super) async fn sent(&mut self, cx: &Context) {
+    pub(super) async fn sent(&mut self, cx: &Context, in_time: bool) {
         let reason = cx.cut_for();
-        let count = cx.gate.reset_owed(self.id, reason).await;
+        let count = match in_time {
+            true => 0,
+            false => cx.gate.reset_owed(self.id, reason).await,
+        };
         if count > 0 {
             let message = format!(
                 "the backend has ended, and {} not been sent its answers in time: reset ({reason})",

@@ -14,7 +14,7 @@ use super::servers::answers;
 use super::service::Service;
 use super::status::how_many;
 use crate::rollout::Event;
-use crate::{drain, launch};
+use crate::drain;
 
 /// A hold waits this long for the active endpoints' queues to become empty.
 const HOLD_WAITS: Duration = Duration::from_secs(5);
@@ -106,7 +106,8 @@ impl Service {
         let (id, messages) = (self.id, cx.messages.clone());
         let answers = answers(
             self.active.subscribe(),
-            launch::hello(self.rollout.config()),
+            Arc::clone(self.rollout.config()),
+            cx.spawner.clone(),
         );
         let task = tokio::spawn(async move {
             answers.await;

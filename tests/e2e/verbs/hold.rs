@@ -75,6 +75,30 @@ fn hold_hands_on_the_status_of_its_command() {
     );
 }
 
+/// The server accepts as soon as it is back; it is ready when it says so.
+#[test]
+fn hold_ends_when_the_backend_is_ready_in_its_own_words() {
+    let net = Net::new();
+    let address = net.free_address();
+    let _app = Outside::start(address, &[]);
+    let setup = Setup::new(&net).options(["--backend", &address.to_string()]);
+    let setup = setup.options(["--ready", "exec:sh -c 'echo >> asked; test -e healthy'"]);
+    fs::write(setup.dir().join("healthy"), "").expect("a file");
+    let gate = setup.start();
+    let mut hold = gate
+        .verb(["hold", "--", "rm", "asked", "healthy"])
+        .spawn()
+        .expect("syngate runs");
+    let asked = gate.dir().join("asked");
+    wait_until("it is asked again and again", || {
+        fs::read(&asked).is_ok_and(|lines| !gate.dir().join("healthy").exists() && lines.len() > 2)
+    });
+    assert_eq!(gate.metrics().sum("held", &[]), 1.0);
+    fs::write(gate.dir().join("healthy"), "").expect("a file");
+    assert_eq!(hold.wait().expect("wait").code(), Some(0));
+    assert_eq!(gate.metrics().sum("held", &[]), 0.0);
+}
+
 #[test]
 fn hold_lasts_until_release_or_its_timeout() {
     let net = Net::new();
