@@ -1,4 +1,4 @@
-//! Where it runs: a real Docker engine, a real systemd, the Debian package, a real Prometheus, a real browser.
+//! Where it runs: a real Docker engine, a real systemd, the Debian package, a real Prometheus, a real browser; and the benchmarks.
 //!
 //! | file | what must hold |
 //! | --- | --- |
@@ -7,6 +7,7 @@
 //! | `package` | the .deb installs, serves, upgrades and goes in a clean Debian |
 //! | `prometheus` | what a real Prometheus has seen after three reloads, and the alerts that it knows |
 //! | `page` | the status page in a browser |
+//! | `benches` | the benchmarks run, and write what they should |
 //! | `machine` | the Debian tree, booted: what `systemd` and `package` run in |
 //! | `tree` | the Debian tree that some of them run in |
 //!
@@ -17,6 +18,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod benches;
 mod docker;
 mod machine;
 mod package;

@@ -72,10 +72,7 @@ fn connections_that_outlast_the_drain_are_reset() {
     send(&idle, b"GET /idle HTTP/1.1\r\n\r\n");
     wait_until("it is answered", || answered(&idle));
     let told = connect(gate.public());
-    send(
-        &told,
-        b"GET /told HTTP/1.1\r\nConnection: close\r\n\r\n",
-    );
+    send(&told, b"GET /told HTTP/1.1\r\nConnection: close\r\n\r\n");
     assert_eq!(read_all(&told).1, End::Eof);
     gate.run(["reload", "--wait", "drained"]).expect_code(0);
     assert!(told.take_error().expect("SO_ERROR").is_none());

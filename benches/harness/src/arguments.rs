@@ -6,9 +6,10 @@ pub(crate) const HELP: &str = "\
 benches/run [OPTIONS]
 
   --only A,B      these workloads (where no name fits, all that begin so); otherwise all
-  --rounds N      rounds of each workload; 11 by default
+  --rounds N      rounds of each workload; 11 by default, but at most 5 of `reloads` and 3 of `ports`
   --quick         short slices, 3 rounds unless said otherwise: to see that all works
   --out DIR       write results and page into DIR, whatever the number of rounds
+  --redraw        measure nothing: make page and charts anew from the results that are there
   --list          name the workloads
   --help          this
 
@@ -24,6 +25,7 @@ pub(crate) struct Arguments {
     pub(crate) only: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) quick: bool,
+    pub(crate) redraw: bool,
     pub(crate) list: bool,
     pub(crate) help: bool,
     out: Option<PathBuf>,
@@ -57,6 +59,7 @@ impl Arguments {
                     rounds = Some(parsed.ok_or(format!("`{number}` isn't a number of rounds"))?);
                 }
                 "--quick" => arguments.quick = true,
+                "--redraw" => arguments.redraw = true,
                 "--list" => arguments.list = true,
                 "--help" | "-h" => arguments.help = true,
                 "--out" => arguments.out = Some(value()?.into()),
@@ -69,15 +72,21 @@ impl Arguments {
 
     /// Where to write; `None` for results that aren't worth it, and for those with rows that only their author has (`private`).
     pub(crate) fn output(&self, private: bool) -> Option<Output> {
+        let worth = self.rounds >= ENOUGH && !self.quick && !private;
+        (worth || self.out.is_some()).then(|| self.place())
+    }
+
+    /// Where results are.
+    pub(crate) fn place(&self) -> Output {
         match &self.out {
-            Some(directory) => Some(Output {
+            Some(directory) => Output {
                 results: directory.clone(),
                 page: directory.join("BENCHMARKS.md"),
-            }),
-            None => (self.rounds >= ENOUGH && !self.quick && !private).then(|| Output {
+            },
+            None => Output {
                 results: "benches/results".into(),
                 page: "BENCHMARKS.md".into(),
-            }),
+            },
         }
     }
 }

@@ -51,6 +51,9 @@ fn measure(words: &[String]) -> std::io::Result<()> {
         print!("{HELP}");
         return Ok(());
     }
+    if arguments.redraw {
+        return page::redraw(&arguments.place());
+    }
     let chosen = workloads::chosen(&arguments.only).map_err(std::io::Error::other)?;
     if arguments.list {
         for workload in chosen {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use crate::arguments::Output;
 use crate::report::{Report, Row};
@@ -31,20 +32,33 @@ How to read it:
 
 /// Writes the page from all results that are there.
 pub(crate) fn write(output: &Output) -> io::Result<()> {
-    let mut reports = Vec::new();
-    for workload in workloads::all() {
-        reports.extend(Report::read(&output.results, workload.name)?);
-    }
     let base = output.page.parent().unwrap_or(&output.page);
     let charts = output.results.strip_prefix(base).unwrap_or(&output.results);
+    let reports = read(&output.results)?;
     fs::write(&output.page, page(&reports, &charts.display().to_string()))
+}
+
+/// Writes the page and the charts from all results that are there.
+pub(crate) fn redraw(output: &Output) -> io::Result<()> {
+    for report in read(&output.results)? {
+        report.draw(output)?;
+    }
+    write(output)
+}
+
+fn read(results: &Path) -> io::Result<Vec<Report>> {
+    let mut reports = Vec::new();
+    for workload in workloads::all() {
+        reports.extend(Report::read(results, &workload)?);
+    }
+    Ok(reports)
 }
 
 fn page(reports: &[Report], charts: &str) -> String {
     let mut page = HEAD.to_owned();
     page += "\n## Where a peer wins\n\nRows of one kind (TCP or unix endpoint) in which the better quartile of the ratio, too, is the peer's.\n\n";
     list(&mut page, reports.iter().flat_map(peers_wins));
-    page += "\n## Which goals are missed\n\nBy the median.\n\n";
+    page += "\n## Which goals are missed\n\nBy the median; a count by each round.\n\n";
     list(&mut page, reports.iter().flat_map(missed));
     for report in reports {
         let chart = match charts {
@@ -158,21 +172,29 @@ pub(crate) fn section(report: &Report) -> String {
 
 /// What was wanted, a line each, and whether it is reached.
 fn goals(report: &Report) -> Vec<(String, bool)> {
-    let bound = if report.measures[0].lower_is_better {
-        "at most"
-    } else {
-        "at least"
-    };
     let goals = report.goals.iter().filter_map(|goal| {
-        let reached = report.reached(goal)?;
-        let met = report.meets(goal, reached);
-        let what = match &goal.peer {
-            Some(peer) => format!("{} / {peer}", goal.gate),
-            None => goal.gate.to_string(),
+        let (reached, met) = report.reached(goal)?;
+        let measure = &report.measures[goal.measure];
+        let what = match (goal.peer, goal.measure) {
+            (Some(peer), _) => format!("{} / {peer}", goal.gate),
+            (None, 0) => goal.gate.to_owned(),
+            (None, _) => format!("{}: {}, in every round", goal.gate, measure.name),
+        };
+        let bound = if measure.lower_is_better {
+            "at most"
+        } else {
+            "at least"
         };
         let verdict = if met { "reached" } else { "**missed**" };
-        let reached = spread(reached);
-        let line = format!("{what}: {bound} {}; {verdict} with {reached}", goal.bound);
+        let reached = reached.map_or_else(|| "no result".to_owned(), spread);
+        let line = format!(
+            "{what}: {bound} {}; {verdict} with {reached}",
+            if goal.bound < 1000.0 {
+                goal.bound.to_string()
+            } else {
+                figure(goal.bound)
+            }
+        );
         Some((line, met))
     });
     goals.collect()
@@ -224,7 +246,7 @@ fn thousands(whole: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Goal, example};
+    use crate::report::{Goal, Measure, example};
 
     #[test]
     fn figures_have_three_digits_that_count() {
@@ -274,16 +296,79 @@ mod tests {
 
     #[test]
     fn a_goal_is_reached_or_missed() {
-        let mut report = example(&[1.2], &[1.0]);
-        for (bound, verdict) in [(1.1, "reached with 1.20"), (1.3, "**missed** with 1.20")] {
-            report.goals = vec![Goal {
-                gate: "syngate".into(),
-                peer: Some("peer & sons".into()),
+        const fn goal(bound: f64) -> [Goal; 1] {
+            [Goal {
+                gate: "syngate",
+                peer: Some("peer & sons"),
+                measure: 0,
                 bound,
-            }];
+            }]
+        }
+        const MET: [Goal; 1] = goal(1.1);
+        const MISSED: [Goal; 1] = goal(1.3);
+        let mut report = example(&[1.2], &[1.0]);
+        for (goals, verdict) in [
+            (&MET, "reached with 1.20"),
+            (&MISSED, "**missed** with 1.20"),
+        ] {
+            report.goals = goals;
             assert!(section(&report).contains(verdict));
             let missed = page(&[report.clone()], "").contains("- Short <connections>: syngate /");
             assert_eq!(missed, verdict.starts_with("**"));
+        }
+    }
+
+    /// A relay that gives up early has few connections, and may have none to compare.
+    #[test]
+    fn a_goal_that_has_no_number_is_missed_and_a_count_holds_in_every_round() {
+        const GOALS: [Goal; 2] = [
+            Goal {
+                gate: "syngate",
+                peer: None,
+                measure: 0,
+                bound: 1.0,
+            },
+            Goal {
+                gate: "syngate",
+                peer: None,
+                measure: 1,
+                bound: 0.0,
+            },
+        ];
+        let mut report = example(&[1.0; 3], &[1.0; 3]);
+        report.goals = &GOALS;
+        report.measures.push(Measure {
+            name: "errors".into(),
+            lower_is_better: true,
+        });
+        for (samples, missed) in [
+            ([vec![Some(1.0), Some(0.0)], vec![Some(1.0), Some(0.0)]], 0),
+            ([vec![Some(1.0), Some(0.0)], vec![Some(1.0), Some(1.0)]], 1),
+            ([vec![Some(1.0), Some(0.0)], vec![None, None]], 1),
+            ([vec![None, Some(0.0)], vec![None, Some(0.0)]], 1),
+            ([vec![None, None], vec![None, None]], 2),
+        ] {
+            report.rows[0].samples = samples.to_vec();
+            assert_eq!(super::missed(&report).len(), missed, "{samples:?}");
+        }
+    }
+
+    /// Neither is edited by hand, and a change of how they are drawn is drawn again: [`write`] and [`Report::write`].
+    #[test]
+    fn the_page_and_the_charts_are_those_of_the_results() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let results = root.join("benches/results");
+        let reports = read(&results).expect("results");
+        assert!(!reports.is_empty());
+        let published = fs::read_to_string(root.join("BENCHMARKS.md")).expect("the page");
+        assert!(
+            page(&reports, "benches/results") == published,
+            "BENCHMARKS.md isn't what benches/results says"
+        );
+        for report in reports {
+            let chart = results.join(format!("{}.svg", report.workload));
+            let published = fs::read_to_string(&chart).expect("a chart");
+            assert!(crate::chart::draw(&report) == published, "{chart:?}");
         }
     }
 }

@@ -21,12 +21,14 @@ pub(crate) struct Measure {
     pub(crate) lower_is_better: bool,
 }
 
-/// What the gate wants to reach: at least this, or where lower is better at most.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// What the gate wants to reach: at least this, or where lower is better at most. By the median of the measure that relays are compared
+/// by; of another one, in every round.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
-    pub(crate) gate: Cow<'static, str>,
+    pub(crate) gate: &'static str,
     /// Whose number its own is divided by; none where its own is what counts.
-    pub(crate) peer: Option<Cow<'static, str>>,
+    pub(crate) peer: Option<&'static str>,
+    pub(crate) measure: usize,
     pub(crate) bound: f64,
 }
 
@@ -55,7 +57,9 @@ pub(crate) struct Report {
     pub(crate) versions: Vec<String>,
     pub(crate) command: String,
     pub(crate) measures: Vec<Measure>,
-    pub(crate) goals: Vec<Goal>,
+    /// Not of the result, but of the workload.
+    #[serde(skip)]
+    pub(crate) goals: &'static [Goal],
     /// Whether ratios of the relays' numbers say something.
     pub(crate) compared: bool,
     pub(crate) rows: Vec<Row>,
@@ -90,7 +94,7 @@ impl Report {
             versions: bench.programs.versions(),
             command: command.to_owned(),
             measures: workload.measures.to_vec(),
-            goals: workload.goals.to_vec(),
+            goals: workload.goals,
             compared: workload.compared,
             rows,
         })
@@ -117,43 +121,60 @@ impl Report {
         }
     }
 
-    /// What `goal` is about; `None` where a relay didn't take part.
-    pub(crate) fn reached(&self, goal: &Goal) -> Option<Spread> {
-        let gate = self.row(&goal.gate)?;
-        match &goal.peer {
-            Some(peer) => gate.ratio(self.row(peer)?),
-            None => gate.spread(0),
-        }
-    }
-
-    /// Whether what was reached is as good as `goal`.
-    pub(crate) fn meets(&self, goal: &Goal, reached: Spread) -> bool {
-        if self.measures[0].lower_is_better {
-            reached.median <= goal.bound
-        } else {
-            reached.median >= goal.bound
-        }
+    /// What `goal` is about, and whether it is met; `None` where a relay didn't take part, or its peer has no number.
+    pub(crate) fn reached(&self, goal: &Goal) -> Option<(Option<Spread>, bool)> {
+        let gate = self.row(goal.gate)?;
+        let spread = match goal.peer.map(|peer| self.row(peer)) {
+            None => gate.spread(goal.measure),
+            Some(peer) => {
+                let peer = peer?;
+                peer.spread(0)?;
+                gate.ratio(peer)
+            }
+        };
+        let meets = |value: f64| match self.measures[goal.measure].lower_is_better {
+            true => value <= goal.bound,
+            false => value >= goal.bound,
+        };
+        let met = match goal.measure {
+            0 => spread.is_some_and(|spread| meets(spread.median)),
+            other => {
+                let mut samples = gate.samples.iter();
+                samples.all(|sample| sample[other].is_some_and(meets))
+            }
+        };
+        Some((spread, met))
     }
 
     /// Writes the document and the chart.
     pub(crate) fn write(&self, output: &Output) -> io::Result<()> {
         fs::create_dir_all(&output.results)?;
-        let file = |ending| output.results.join(format!("{}.{ending}", self.workload));
+        let file = output.results.join(format!("{}.json", self.workload));
         let json = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
-        fs::write(file("json"), json + "\n")?;
-        fs::write(file("svg"), chart::draw(self))
+        fs::write(file, json + "\n")?;
+        self.draw(output)
+    }
+
+    /// Writes the chart alone.
+    pub(crate) fn draw(&self, output: &Output) -> io::Result<()> {
+        let file = output.results.join(format!("{}.svg", self.workload));
+        fs::write(file, chart::draw(self))
     }
 
     /// `None` where the workload has no result yet.
-    pub(crate) fn read(results: &Path, workload: &str) -> io::Result<Option<Report>> {
-        let file = results.join(format!("{workload}.json"));
+    pub(crate) fn read(results: &Path, workload: &Workload) -> io::Result<Option<Report>> {
+        let file = results.join(format!("{}.json", workload.name));
         match fs::read(&file) {
-            Ok(json) => serde_json::from_slice(&json).map(Some).map_err(|error| {
-                let file = file.display();
-                io::Error::other(format!(
-                    "{file} isn't a result; remove it, or measure again: {error}"
-                ))
-            }),
+            Ok(json) => {
+                let mut report: Report = serde_json::from_slice(&json).map_err(|error| {
+                    let file = file.display();
+                    io::Error::other(format!(
+                        "{file} isn't a result; remove it, or measure again: {error}"
+                    ))
+                })?;
+                report.goals = workload.goals;
+                Ok(Some(report))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -181,7 +202,7 @@ pub(crate) fn example(gate: &[f64], peer: &[f64]) -> Report {
             name: "connections".into(),
             lower_is_better: false,
         }],
-        goals: Vec::new(),
+        goals: &[],
         compared: true,
         rows: vec![row("syngate", gate), row("peer & sons", peer)],
     }

@@ -287,8 +287,8 @@ pub(crate) fn all() -> Vec<Workload> {
         Workload {
             name: "reloads",
             title: "Reloads under load",
-            about: "90,000 short connections, 3,000 a second whatever happens, with 22 reloads, one each 1.3 s, and without. A connection's time \
-                    runs from when it was due; one that failed counts as 10 s. The same backend is \
+            about: "90,000 short connections, 3,000 a second whatever happens, with 22 reloads, one each 1.3 s, and without, in turn: two reloads, \
+                    and as long without. A connection's time runs from when it was due; one that failed counts as 10 s. The same backend is \
                     behind all; before HAProxy, syngate has the distribution's one as its backend.",
             measures: measures::RELOADED,
             relays: RELOADS,
@@ -337,7 +337,7 @@ mod tests {
                     .all(|other| other.name != workload.name)
             );
             for goal in workload.goals {
-                for relay in [Some(&goal.gate), goal.peer.as_ref()].into_iter().flatten() {
+                for relay in [Some(goal.gate), goal.peer].into_iter().flatten() {
                     assert!(
                         workload.relays.iter().any(|other| other.name == relay),
                         "{}: {relay}",

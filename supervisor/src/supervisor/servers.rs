@@ -88,7 +88,8 @@ pub(super) async fn answers(
                 return false;
             };
             if let Backend::Addresses(_) = config.backend {
-                let targets = |group: &[Endpoint]| group.iter().map(|one| one.target.clone()).collect();
+                let targets =
+                    |group: &[Endpoint]| group.iter().map(|one| one.target.clone()).collect();
                 let groups = generation.groups().map(targets).collect();
                 return prove(&config, groups, spawner.clone()).await.is_ok();
             }

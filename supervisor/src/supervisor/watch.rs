@@ -13,8 +13,8 @@ use super::context::{Context, Message};
 use super::servers::answers;
 use super::service::Service;
 use super::status::how_many;
-use crate::rollout::Event;
 use crate::drain;
+use crate::rollout::Event;
 
 /// A hold waits this long for the active endpoints' queues to become empty.
 const HOLD_WAITS: Duration = Duration::from_secs(5);

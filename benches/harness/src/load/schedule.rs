@@ -29,6 +29,13 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// Both together.
+    pub(crate) fn add(&mut self, other: Outcome) {
+        self.failed += other.failed;
+        self.latencies.extend(other.latencies);
+        self.latencies.sort_by(f64::total_cmp);
+    }
+
     fn fail(&mut self) {
         self.failed += 1;
         self.latencies.push(PATIENCE.as_secs_f64() * 1e3);
