@@ -10,7 +10,7 @@ use crate::skip;
 const WORKLOADS: [&str; 5] = ["short", "proxy", "ports", "pending", "reloads"];
 
 #[test]
-fn load_benches_run() {
+fn they_run_and_write_what_they_should() {
     if !nix::unistd::geteuid().is_root() {
         return skip("benches/run", "it needs root");
     }
@@ -38,7 +38,7 @@ fn load_benches_run() {
 }
 
 #[test]
-fn load_benches_say_who_is_missing() {
+fn a_peer_that_is_missing_is_said() {
     if !nix::unistd::geteuid().is_root() {
         return skip("benches/run", "it needs root");
     }
