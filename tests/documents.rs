@@ -1,34 +1,47 @@
-//! The documents: every link leads somewhere, every page is linked, and every series that is named exists.
+//! The documents: every link leads somewhere, every page is linked, and what they name exists: series and exit codes.
+//! The pages that the binary writes, and docs/control.md, are checked where the code is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nix::sys::signal::Signal;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every page below `directory`.
-fn pages(directory: &Path) -> Vec<PathBuf> {
+/// Every file below `directory`.
+fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            found.extend(pages(&path));
-        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.extend(files(&path));
+        } else {
             found.push(path);
         }
     }
     found
 }
 
+/// Every page below `directory`.
+fn pages(directory: &Path) -> Vec<PathBuf> {
+    let mut pages = files(directory);
+    pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
 /// A page's lines outside of code.
 fn prose(page: &Path) -> Vec<String> {
-    let text =
-        fs::read_to_string(page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
     let mut code = false;
     let mut lines = Vec::new();
-    for line in text.lines() {
+    for line in read(page).lines() {
         if line.trim_start().starts_with("```") {
             code = !code;
         } else if !code {
@@ -177,9 +190,7 @@ fn every_series_that_is_named_exists() {
     );
     let (mut wrong, mut named) = (Vec::new(), 0);
     for file in &files {
-        let text = fs::read_to_string(file)
-            .expect("a file")
-            .replace("\\\"", "\"");
+        let text = read(file).replace("\\\"", "\"");
         for (at, _) in text.match_indices("syngate_") {
             let before = text[..at].chars().next_back().unwrap_or(' ');
             let (name, labels, rest) = selector(&text[at..]);
@@ -208,4 +219,47 @@ fn every_series_that_is_named_exists() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(named > 100, "{named} found: the search is wrong");
+}
+
+/// The cells of the table rows in a text, without the escapes.
+fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix('|'));
+    rows.map(|row| row.split('|').map(str::trim).collect())
+}
+
+#[test]
+fn the_exit_codes_are_those_of_the_page() {
+    let code = read("supervisor/src/exit.rs");
+    let constants = code
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub const "));
+    let mut there: BTreeSet<u8> = constants
+        .map(|constant| {
+            let (_, value) = constant.split_once(": u8 = ").expect("a code");
+            value.trim_end_matches(';').parse().expect("a number")
+        })
+        .collect();
+    // What abort(3) ends with.
+    there.insert(128 + Signal::SIGABRT as u8);
+
+    let page = read("docs/exit-codes.md");
+    let (page, _) = page.split_once("\n## Signals").expect("the signals");
+    let mut said: BTreeSet<u8> = rows(page).filter_map(|row| row[0].parse().ok()).collect();
+    let prose = page.lines().filter(|line| !line.starts_with('|'));
+    for line in prose {
+        let numbers = line.split(|c: char| !c.is_ascii_digit());
+        said.extend(numbers.filter_map(|number| number.parse::<u8>().ok()));
+    }
+    assert_eq!(there, said);
+
+    for file in files(&root().join("src")) {
+        for line in read(&file).lines() {
+            let given = ["ExitCode::from(", "complain("].iter().filter_map(|call| {
+                let (_, given) = line.split_once(call)?;
+                given.chars().next()
+            });
+            let bare = given.filter(char::is_ascii_digit).count() > 0;
+            assert!(!bare, "{}: a code without a name: {line}", file.display());
+        }
+    }
 }
