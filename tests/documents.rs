@@ -1,5 +1,5 @@
-//! The documents: every link leads somewhere, every page is linked, and what they name exists: series and exit codes.
-//! The pages that the binary writes, and docs/control.md, are checked where the code is.
+//! The documents: every link leads somewhere, every page is linked, and what they name exists: series, exit codes, variables. Of the
+//! manifests: what Kubernetes can't know. The pages that the binary writes, and docs/control.md, are checked where the code is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -262,4 +262,106 @@ fn the_exit_codes_are_those_of_the_page() {
             assert!(!bare, "{}: a code without a name: {line}", file.display());
         }
     }
+}
+
+/// The words of a text that begin as the gate's variables do.
+fn variables(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("SYNGATE_").map(|(at, _)| {
+        let rest = &text[at..];
+        let of_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        &rest[..rest.find(|c| !of_name(c)).unwrap_or(rest.len())]
+    })
+}
+
+/// The gate leaves a variable alone that it doesn't know, so a wrong one would say nothing.
+#[test]
+fn every_variable_that_is_named_exists() {
+    let options = read("docs/reference/options.md");
+    let keys = rows(&options).filter_map(|row| row.get(1)?.strip_prefix('`')?.strip_suffix('`'));
+    let mut known: BTreeSet<String> = keys
+        .filter(|key| *key != "command")
+        .map(|key| format!("SYNGATE_{}", key.to_uppercase()))
+        .collect();
+    assert!(known.contains("SYNGATE_DRAIN_TIMEOUT"), "{known:?}");
+    known.insert("SYNGATE_CONFIG".to_owned());
+
+    let page = read("docs/configuration.md");
+    let (_, told) = page
+        .split_once("\n## What COMMAND is told")
+        .expect("what it is told");
+    let (told, _) = told.split_once("\n## ").expect("what follows");
+    known.extend(
+        rows(told)
+            .flat_map(|row| variables(row[1]))
+            .map(str::to_owned),
+    );
+    assert!(known.contains("SYNGATE_GENERATION"), "{known:?}");
+    // Of one listener among several.
+    let of_listener = [
+        "SYNGATE_ADDR_",
+        "SYNGATE_PORT_",
+        "SYNGATE_SOCKET_",
+        "SYNGATE_FD_",
+    ];
+
+    let mut all = files(&root().join("packaging"));
+    all.extend(files(&root().join("docs")));
+    all.extend(["Dockerfile", "README.md"].map(|name| root().join(name)));
+    let (mut wrong, mut named) = (Vec::new(), 0);
+    for file in &all {
+        let text = read(file);
+        for name in variables(&text).filter(|name| *name != "SYNGATE_") {
+            named += 1;
+            if !known.contains(name) && !of_listener.iter().any(|place| name.starts_with(place)) {
+                wrong.push(format!("{}: {name}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(named > 50, "{named} found: the search is wrong");
+}
+
+/// A gate that is killed before its time loses connections, and a sidecar that isn't one is never started beside it.
+#[test]
+fn the_manifests_give_the_gate_its_time_and_its_sidecar() {
+    let (mut pods, mut sidecars) = (0, 0);
+    for file in files(&root().join("packaging/kubernetes")) {
+        let text = read(&file);
+        let file = file.display();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let seconds = |name: &str| -> u64 {
+            let name = format!("- name: {name}");
+            let at = lines.iter().position(|line| *line == name);
+            let value = at.and_then(|at| lines[at + 1].strip_prefix("value: "));
+            let value = value.and_then(|value| value.strip_suffix('s')?.parse().ok());
+            value.unwrap_or_else(|| panic!("{file}: no seconds after {name:?}"))
+        };
+        for line in &lines {
+            if let Some(grace) = line.strip_prefix("terminationGracePeriodSeconds: ") {
+                pods += 1;
+                let grace: u64 = grace.parse().expect("seconds");
+                let needed = seconds("SYNGATE_LAME_DUCK") + seconds("SYNGATE_SHUTDOWN_TIMEOUT") + 5;
+                assert!(
+                    grace >= needed,
+                    "{file}: {grace} s, and {needed} s at least"
+                );
+            }
+        }
+        let Some((_, rest)) = text.split_once("\n      initContainers:\n") else {
+            continue;
+        };
+        let (containers, _) = rest
+            .split_once("\n      containers:\n")
+            .expect("the others");
+        let count = |start: &str| containers.lines().filter(|line| *line == start).count();
+        let names = |line: &&str| line.starts_with("        - name: ");
+        let of_init = containers.lines().filter(names).count();
+        assert_eq!(
+            count("          restartPolicy: Always"),
+            of_init,
+            "{file}: an init container that isn't a sidecar"
+        );
+        sidecars += of_init;
+    }
+    assert_eq!((pods, sidecars), (2, 1), "the search is wrong");
 }
