@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use hyper::{Method, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use syngate_supervisor::config::BackendAddress;
+use syngate_supervisor::exit;
 use syngate_supervisor::names::there_are;
 use syngate_supervisor::protocol::{Connection, Done, Line, Status};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -33,9 +34,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two looks of `status --watch`.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-
-/// `status --ready` where /readyz isn't 200.
-const NOT_READY: u8 = 4;
 
 /// What the caller of a reload or an `activate` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +156,7 @@ pub(crate) async fn ready(control: Option<&Path>) -> ExitCode {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(reason)) => {
             complain(&reason);
-            ExitCode::from(NOT_READY)
+            ExitCode::from(exit::NOTHING_SERVES)
         }
         Err(failure) => fail(failure),
     }

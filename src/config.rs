@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use syngate_supervisor::config::{Backend, Config, Pass, ProcessConfig, ServiceConfig};
+use syngate_supervisor::exit;
 
 use crate::cli::options::{LogFormat, ProcessOptions, RunArgs, ServiceOptions};
 use facts::Facts;
@@ -50,8 +51,8 @@ impl StartError {
     /// The exit code of a `run` or `check` that ends with this (sysexits(3)).
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            StartError::Invalid(_) => crate::BAD_CONFIGURATION,
-            StartError::Refused(_) => crate::REFUSED,
+            StartError::Invalid(_) => exit::BAD_CONFIGURATION,
+            StartError::Refused(_) => exit::REFUSED,
         }
     }
 

@@ -22,12 +22,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
+use syngate_supervisor::exit;
 use syngate_supervisor::protocol::Status;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{REFUSED, complain};
+use crate::complain;
 pub(crate) use backend::{BackendArgs, backend};
 use gate::Gate;
 use load::{Clients, Habit};
@@ -55,8 +57,8 @@ const DESCRIPTORS: u64 = 1024;
 /// Between two drawings of the table.
 const REDRAW: Duration = Duration::from_millis(250);
 
-/// 128 and SIGINT, as a shell says it.
-const INTERRUPTED: u8 = 130;
+/// As a shell says it.
+const INTERRUPTED: u8 = exit::BY_SIGNAL + Signal::SIGINT as u8;
 
 /// Carries out the verb.
 pub(crate) fn run() -> ExitCode {
@@ -65,14 +67,14 @@ pub(crate) fn run() -> ExitCode {
         .build();
     match runtime {
         Ok(runtime) => runtime.block_on(demo()),
-        Err(error) => complain(REFUSED, &format!("no runtime for the demo: {error}")),
+        Err(error) => complain(exit::REFUSED, &format!("no runtime for the demo: {error}")),
     }
 }
 
 async fn demo() -> ExitCode {
     let (interrupted, gate) = match prepare() {
         Ok(both) => both,
-        Err(why) => return complain(REFUSED, &why),
+        Err(why) => return complain(exit::REFUSED, &why),
     };
     let shown = tokio::select! {
         shown = show(&gate) => shown,
@@ -90,7 +92,7 @@ async fn demo() -> ExitCode {
             verdict.is_good()
         }
         Err(why) => {
-            complain(1, &why);
+            complain(exit::FAILED, &why);
             false
         }
     };
@@ -107,7 +109,7 @@ async fn demo() -> ExitCode {
     }
     match gate.stop().await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => complain(1, &why),
+        Err(why) => complain(exit::FAILED, &why),
     }
 }
 

@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use syngate_supervisor::exit;
+
 use crate::cli::{Ask, Cli, Client, Verb};
 use crate::client::View;
 
@@ -19,12 +21,6 @@ mod progress;
 mod run;
 mod status;
 
-/// Exit code where the system refused (sysexits(3), EX_OSERR).
-const REFUSED: u8 = 71;
-
-/// Exit code of a bad configuration (sysexits(3), EX_CONFIG).
-const BAD_CONFIGURATION: u8 = 78;
-
 fn main() -> ExitCode {
     match Cli::read().verb {
         Verb::Run(args) => run::run(args),
@@ -33,10 +29,13 @@ fn main() -> ExitCode {
         Verb::DemoBackend(args) => demo::backend(&args),
         Verb::Generate(args) => match generate::run(&args.what) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => complain(REFUSED, &format!("can't write: {error}")),
+            Err(error) => complain(exit::REFUSED, &format!("can't write: {error}")),
         },
         Verb::Ask(what) => ask(what).unwrap_or_else(|error| {
-            complain(REFUSED, &format!("no runtime for the client: {error}"))
+            complain(
+                exit::REFUSED,
+                &format!("no runtime for the client: {error}"),
+            )
         }),
     }
 }

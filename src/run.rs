@@ -17,6 +17,7 @@ use syngate_metrics::Metrics;
 use syngate_supervisor::child::Spawner;
 use syngate_supervisor::config::ProcessConfig;
 use syngate_supervisor::control::{self, ControlError};
+use syngate_supervisor::exit;
 use syngate_supervisor::handle::Handle;
 use syngate_supervisor::inherited;
 use syngate_supervisor::notify::Manager;
@@ -32,7 +33,7 @@ use crate::cli::options::RunArgs;
 use crate::config::facts::Facts;
 use crate::config::{Loaded, Loader, StartError};
 use crate::logging::Log;
-use crate::{BAD_CONFIGURATION, check, complain};
+use crate::{check, complain};
 
 /// Signals that the main thread takes; all other threads have them blocked.
 const SIGNALS: [Signal; 5] = [
@@ -190,7 +191,7 @@ async fn serve(
         // With its service on each line of what the check has printed.
         Err(supervisor::StartError::Check { service, why }) => {
             error!(service, step = "check", "{why}");
-            return Ok(ExitCode::from(BAD_CONFIGURATION));
+            return Ok(ExitCode::from(exit::BAD_CONFIGURATION));
         }
     }
     Ok(ExitCode::SUCCESS)

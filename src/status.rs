@@ -176,7 +176,6 @@ fn generations(generations: &[GenerationStatus], paint: Paint) -> Vec<String> {
             GenerationState::Starting | GenerationState::Ready | GenerationState::Draining => {
                 paint.odd(word)
             }
-            GenerationState::Retired => word.to_owned(),
         };
         *line = line.replacen(word, &painted, 1);
     }
@@ -270,7 +269,6 @@ fn word(state: GenerationState) -> &'static str {
         GenerationState::Ready => "ready",
         GenerationState::Active => "active",
         GenerationState::Draining => "draining",
-        GenerationState::Retired => "retired",
         GenerationState::Failed => "failed",
     }
 }

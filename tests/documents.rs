@@ -1,34 +1,47 @@
-//! The documents: every link leads somewhere, every page is linked, and every series that is named exists.
+//! The documents: every link leads somewhere, every page is linked, and what they name exists: series, exit codes, variables. Of the
+//! manifests: what Kubernetes can't know. The pages that the binary writes, and docs/control.md, are checked where the code is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nix::sys::signal::Signal;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every page below `directory`.
-fn pages(directory: &Path) -> Vec<PathBuf> {
+/// Every file below `directory`.
+fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            found.extend(pages(&path));
-        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.extend(files(&path));
+        } else {
             found.push(path);
         }
     }
     found
 }
 
+/// Every page below `directory`.
+fn pages(directory: &Path) -> Vec<PathBuf> {
+    let mut pages = files(directory);
+    pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
 /// A page's lines outside of code.
 fn prose(page: &Path) -> Vec<String> {
-    let text =
-        fs::read_to_string(page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
     let mut code = false;
     let mut lines = Vec::new();
-    for line in text.lines() {
+    for line in read(page).lines() {
         if line.trim_start().starts_with("```") {
             code = !code;
         } else if !code {
@@ -177,9 +190,7 @@ fn every_series_that_is_named_exists() {
     );
     let (mut wrong, mut named) = (Vec::new(), 0);
     for file in &files {
-        let text = fs::read_to_string(file)
-            .expect("a file")
-            .replace("\\\"", "\"");
+        let text = read(file).replace("\\\"", "\"");
         for (at, _) in text.match_indices("syngate_") {
             let before = text[..at].chars().next_back().unwrap_or(' ');
             let (name, labels, rest) = selector(&text[at..]);
@@ -208,4 +219,149 @@ fn every_series_that_is_named_exists() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(named > 100, "{named} found: the search is wrong");
+}
+
+/// The cells of the table rows in a text, without the escapes.
+fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix('|'));
+    rows.map(|row| row.split('|').map(str::trim).collect())
+}
+
+#[test]
+fn the_exit_codes_are_those_of_the_page() {
+    let code = read("supervisor/src/exit.rs");
+    let constants = code
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub const "));
+    let mut there: BTreeSet<u8> = constants
+        .map(|constant| {
+            let (_, value) = constant.split_once(": u8 = ").expect("a code");
+            value.trim_end_matches(';').parse().expect("a number")
+        })
+        .collect();
+    // What abort(3) ends with.
+    there.insert(128 + Signal::SIGABRT as u8);
+
+    let page = read("docs/exit-codes.md");
+    let (page, _) = page.split_once("\n## Signals").expect("the signals");
+    let mut said: BTreeSet<u8> = rows(page).filter_map(|row| row[0].parse().ok()).collect();
+    let prose = page.lines().filter(|line| !line.starts_with('|'));
+    for line in prose {
+        let numbers = line.split(|c: char| !c.is_ascii_digit());
+        said.extend(numbers.filter_map(|number| number.parse::<u8>().ok()));
+    }
+    assert_eq!(there, said);
+
+    for file in files(&root().join("src")) {
+        for line in read(&file).lines() {
+            let given = ["ExitCode::from(", "complain("].iter().filter_map(|call| {
+                let (_, given) = line.split_once(call)?;
+                given.chars().next()
+            });
+            let bare = given.filter(char::is_ascii_digit).count() > 0;
+            assert!(!bare, "{}: a code without a name: {line}", file.display());
+        }
+    }
+}
+
+/// The words of a text that begin as the gate's variables do.
+fn variables(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("SYNGATE_").map(|(at, _)| {
+        let rest = &text[at..];
+        let of_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        &rest[..rest.find(|c| !of_name(c)).unwrap_or(rest.len())]
+    })
+}
+
+/// The gate leaves a variable alone that it doesn't know, so a wrong one would say nothing.
+#[test]
+fn every_variable_that_is_named_exists() {
+    let options = read("docs/reference/options.md");
+    let keys = rows(&options).filter_map(|row| row.get(1)?.strip_prefix('`')?.strip_suffix('`'));
+    let mut known: BTreeSet<String> = keys
+        .filter(|key| *key != "command")
+        .map(|key| format!("SYNGATE_{}", key.to_uppercase()))
+        .collect();
+    assert!(known.contains("SYNGATE_DRAIN_TIMEOUT"), "{known:?}");
+    known.insert("SYNGATE_CONFIG".to_owned());
+
+    let page = read("docs/configuration.md");
+    let (_, told) = page
+        .split_once("\n## What COMMAND is told")
+        .expect("what it is told");
+    let (told, _) = told.split_once("\n## ").expect("what follows");
+    known.extend(
+        rows(told)
+            .flat_map(|row| variables(row[1]))
+            .map(str::to_owned),
+    );
+    assert!(known.contains("SYNGATE_GENERATION"), "{known:?}");
+    // Of one listener among several.
+    let of_listener = [
+        "SYNGATE_ADDR_",
+        "SYNGATE_PORT_",
+        "SYNGATE_SOCKET_",
+        "SYNGATE_FD_",
+    ];
+
+    let mut all = files(&root().join("packaging"));
+    all.extend(files(&root().join("docs")));
+    all.extend(["Dockerfile", "README.md"].map(|name| root().join(name)));
+    let (mut wrong, mut named) = (Vec::new(), 0);
+    for file in &all {
+        let text = read(file);
+        for name in variables(&text).filter(|name| *name != "SYNGATE_") {
+            named += 1;
+            if !known.contains(name) && !of_listener.iter().any(|place| name.starts_with(place)) {
+                wrong.push(format!("{}: {name}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(named > 50, "{named} found: the search is wrong");
+}
+
+/// A gate that is killed before its time loses connections, and a sidecar that isn't one is never started beside it.
+#[test]
+fn the_manifests_give_the_gate_its_time_and_its_sidecar() {
+    let (mut pods, mut sidecars) = (0, 0);
+    for file in files(&root().join("packaging/kubernetes")) {
+        let text = read(&file);
+        let file = file.display();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let seconds = |name: &str| -> u64 {
+            let name = format!("- name: {name}");
+            let at = lines.iter().position(|line| *line == name);
+            let value = at.and_then(|at| lines[at + 1].strip_prefix("value: "));
+            let value = value.and_then(|value| value.strip_suffix('s')?.parse().ok());
+            value.unwrap_or_else(|| panic!("{file}: no seconds after {name:?}"))
+        };
+        for line in &lines {
+            if let Some(grace) = line.strip_prefix("terminationGracePeriodSeconds: ") {
+                pods += 1;
+                let grace: u64 = grace.parse().expect("seconds");
+                let needed = seconds("SYNGATE_LAME_DUCK") + seconds("SYNGATE_SHUTDOWN_TIMEOUT") + 5;
+                assert!(
+                    grace >= needed,
+                    "{file}: {grace} s, and {needed} s at least"
+                );
+            }
+        }
+        let Some((_, rest)) = text.split_once("\n      initContainers:\n") else {
+            continue;
+        };
+        let (containers, _) = rest
+            .split_once("\n      containers:\n")
+            .expect("the others");
+        let count = |start: &str| containers.lines().filter(|line| *line == start).count();
+        let names = |line: &&str| line.starts_with("        - name: ");
+        let of_init = containers.lines().filter(names).count();
+        assert_eq!(
+            count("          restartPolicy: Always"),
+            of_init,
+            "{file}: an init container that isn't a sidecar"
+        );
+        sidecars += of_init;
+    }
+    assert_eq!((pods, sidecars), (2, 1), "the search is wrong");
 }

@@ -14,22 +14,13 @@ use std::time::Duration;
 use hyper::Method;
 use nix::sys::signal::{Signal as Number, kill};
 use nix::unistd::Pid;
+use syngate_supervisor::exit::{BY_SIGNAL, HOLD_FAILED, NOT_EXECUTABLE, NOT_FOUND};
 use syngate_supervisor::protocol::{Done, Line};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::http::{Answer, Failure, Query, ask};
 use super::{complain, follow, verb};
 use crate::progress::{Output, Progress};
-
-/// `hold --` failed itself.
-const FAILED: u8 = 125;
-
-/// What a shell exits with when a command can't be executed, or isn't there.
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
-
-/// Added to a signal's number, as a shell does.
-const BY_SIGNAL: u8 = 128;
 
 /// `hold [SERVICE] -- CMD...`: exits with CMD's status, 128 and the signal's number where one ended it, 126 or 127 where
 /// it can't be run, or 125 where the hold failed: then CMD wasn't run, or connections may have been lost.
@@ -44,7 +35,7 @@ pub(crate) async fn hold_while(
             .await
             .unwrap_or_else(|failure| {
                 complain(&failure.to_string());
-                FAILED
+                HOLD_FAILED
             }),
     )
 }
@@ -78,7 +69,7 @@ pub(super) async fn run(
         return Ok(BY_SIGNAL + Number::SIGINT as u8);
     };
     if hold.ended {
-        return Ok(if code == 0 { FAILED } else { code });
+        return Ok(if code == 0 { HOLD_FAILED } else { code });
     }
     let released = tokio::select! {
         done = release(control, service, &mut hold, &mut progress) => done?,
@@ -89,7 +80,7 @@ pub(super) async fn run(
     }
     Ok(match (code, released.exit) {
         (0, 0) => 0,
-        (0, _) => FAILED,
+        (0, _) => HOLD_FAILED,
         (code, _) => code,
     })
 }
@@ -214,7 +205,7 @@ fn code(status: ExitStatus) -> u8 {
         .code()
         .or_else(|| Some(i32::from(BY_SIGNAL) + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok())
-        .unwrap_or(FAILED)
+        .unwrap_or(HOLD_FAILED)
 }
 
 /// Watched from before the hold, so that none ends this process without a release.

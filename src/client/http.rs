@@ -10,6 +10,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use syngate_supervisor::control::{self, ControlError};
+use syngate_supervisor::exit;
 use tokio::net::UnixStream;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -45,10 +46,12 @@ impl Failure {
     /// The exit code (docs/exit-codes.md).
     pub(crate) fn exit(&self) -> u8 {
         match self {
-            Self::Gone(_) => 1,
-            Self::Refused(_) => 2,
-            Self::Nobody(_) | Self::Cut { .. } | Self::Broken { .. } | Self::Unavailable(_) => 3,
-            Self::TimedOut { .. } => 5,
+            Self::Gone(_) => exit::FAILED,
+            Self::Refused(_) => exit::NOT_UNDERSTOOD,
+            Self::Nobody(_) | Self::Cut { .. } | Self::Broken { .. } | Self::Unavailable(_) => {
+                exit::NO_GATE
+            }
+            Self::TimedOut { .. } => exit::TIMED_OUT,
         }
     }
 }

@@ -377,5 +377,7 @@ impl AsyncWrite for Impatient {
 }
 
 #[cfg(test)]
+mod document_tests;
+#[cfg(test)]
 #[path = "control/tests.rs"]
 mod tests;

@@ -9,6 +9,7 @@ pub mod config;
 pub mod control;
 mod dial;
 mod drain;
+pub mod exit;
 pub mod handle;
 pub mod haproxy;
 pub mod inherited;

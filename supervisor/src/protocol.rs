@@ -76,7 +76,7 @@ pub struct ListenerStatus {
     pub drops: u64,
 }
 
-/// A generation's state (design: Words).
+/// A generation's state.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum GenerationState {
@@ -88,8 +88,6 @@ pub enum GenerationState {
     Active,
     /// It keeps the connections that it has.
     Draining,
-    /// It ended as it should.
-    Retired,
     /// It ended otherwise.
     Failed,
 }
@@ -109,7 +107,7 @@ pub struct GenerationStatus {
     pub connections: u64,
     /// Where it listens.
     pub endpoints: Vec<String>,
-    /// What it waits for, while it drains: `min-ready`, `accept queue (3)`, `12 connections`, `its end`.
+    /// What it waits for, while it drains: `min-ready`, `accept queue`, `12 connections`, `its end`.
     pub waits_for: Option<String>,
     /// Its endpoint that takes no connection, and why; `None`: all that were tried do.
     pub refused: Option<String>,
@@ -211,7 +209,7 @@ pub struct Step {
 /// How a verb ended.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Done {
-    /// The command's exit code (design: section 4).
+    /// The command's exit code: one of [`crate::exit`].
     pub exit: u8,
     /// One line for an operator: what happened and what serves.
     pub message: String,

@@ -30,9 +30,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Backend, ServiceConfig, Strategy};
+use crate::exit;
 use crate::protocol::GenerationState;
 
-pub use event::{Action, Caller, End, Event, Request, Source, Time, exit};
+pub use event::{Action, Caller, End, Event, Request, Source, Time};
 use hold::Hold;
 pub use life::Generation;
 use queue::Waiting;

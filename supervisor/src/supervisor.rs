@@ -34,6 +34,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::child::Spawner;
 use crate::config::{Config, ServiceConfig};
+use crate::exit;
 use crate::handle::{self, Ask, Asked, Handle};
 use crate::haproxy::binary::Binaries;
 use crate::launch::Places;
@@ -101,8 +102,8 @@ impl StartError {
     /// The exit code of `run`.
     pub fn exit_code(&self) -> u8 {
         match self {
-            StartError::Check { .. } => 78,
-            StartError::System(_) => 71,
+            StartError::Check { .. } => exit::BAD_CONFIGURATION,
+            StartError::System(_) => exit::REFUSED,
         }
     }
 }

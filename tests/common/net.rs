@@ -52,7 +52,7 @@ impl Net {
     pub(crate) fn isolated() -> Option<Net> {
         let net = Net::new();
         if !net.own {
-            eprintln!("=== SKIPPED: this test needs root, for a network namespace of its own ===");
+            super::skip("it needs root, for a network namespace of its own");
         }
         net.own.then_some(net)
     }

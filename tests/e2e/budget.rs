@@ -10,8 +10,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::common::net::Net;
-use crate::common::wait_until;
 use crate::common::wire::{Endpoint, Wire};
+use crate::common::{skip, wait_until};
 
 /// Connections one after another, and requests on one connection.
 const TIMES: u32 = 2000;
@@ -78,7 +78,7 @@ fn traced(endpoint: Endpoint) -> Option<(Wire, Child)> {
         refused || is_traced(worker)
     });
     if refused {
-        eprintln!("SKIPPED: strace may not trace a process here, so no system call is counted");
+        skip("strace may not trace a process here, so no system call is counted");
         return None;
     }
     Some((wire, strace))

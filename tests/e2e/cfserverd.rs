@@ -19,7 +19,7 @@ use crate::common::backend::Outside;
 use crate::common::done::Done;
 use crate::common::gate::{Gate, Setup};
 use crate::common::net::Net;
-use crate::common::{wait_for, wait_until};
+use crate::common::{skip, wait_for, wait_until};
 
 const DOCUMENT: &str = include_str!("../../docs/cf-serverd.md");
 
@@ -122,7 +122,7 @@ fn installed() -> bool {
     let version = Command::new("cf-serverd").arg("--version").output();
     let found = version.is_ok_and(|output| output.status.success());
     if !found {
-        eprintln!("=== SKIPPED: cf-serverd isn't installed: apt-get install cfengine3 ===");
+        skip("cf-serverd isn't installed: apt-get install cfengine3");
     }
     found
 }

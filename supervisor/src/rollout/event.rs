@@ -14,18 +14,6 @@ pub type Time = Duration;
 /// Who asked: chosen by the caller of [`super::Rollout::handle`], one for each request.
 pub type Caller = u64;
 
-/// Exit codes of a verb.
-pub mod exit {
-    /// Done.
-    pub const DONE: u8 = 0;
-    /// Failed, and an older generation serves.
-    pub const FAILED: u8 = 1;
-    /// Failed, and nothing serves.
-    pub const NOTHING_SERVES: u8 = 4;
-    /// A time-out.
-    pub const TIMED_OUT: u8 = 5;
-}
-
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum Event {

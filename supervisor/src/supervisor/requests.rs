@@ -7,6 +7,7 @@ use super::calls::done;
 use super::listeners::Left;
 use super::service::Service;
 use crate::config::{ListenerConfig, ServiceConfig};
+use crate::exit;
 use crate::names::there_are;
 use crate::protocol::{Line, Request};
 use crate::rollout::{self, Event};
@@ -14,11 +15,7 @@ use crate::rollout::{self, Event};
 impl Supervisor {
     pub(super) async fn request(&mut self, request: Request, lines: mpsc::Sender<Line>) {
         if self.stop.is_some() {
-            return done(
-                &lines,
-                rollout::exit::FAILED,
-                "the gate is stopping".to_owned(),
-            );
+            return done(&lines, exit::FAILED, "the gate is stopping".to_owned());
         }
         let (name, request) = match request {
             Request::Reload {
@@ -57,7 +54,7 @@ impl Supervisor {
             Request::Rollback { service } => (service, rollout::Request::Rollback),
         };
         match self.only(name.as_deref()) {
-            Err(why) => done(&lines, rollout::exit::FAILED, why),
+            Err(why) => done(&lines, exit::FAILED, why),
             Ok(index) => {
                 let service = &mut self.services[index];
                 service.asked();
