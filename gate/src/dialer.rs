@@ -215,19 +215,24 @@ impl Dialer {
     fn connect(&self) -> io::Result<(OwnedFd, bool)> {
         let mut others = self.sources.len().saturating_sub(1);
         loop {
-            let socket = self.socket()?;
-            match socket.connect(&self.address) {
-                Ok(()) => return Ok((socket.into(), true)),
-                Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-                    Some(Errno::EINPROGRESS) => return Ok((socket.into(), false)),
-                    Some(Errno::EADDRNOTAVAIL) if others > 0 => {
-                        others -= 1;
-                        self.source
-                            .set((self.source.get() + 1) % self.sources.len());
-                    }
-                    _ => return Err(error),
-                },
+            match self.connect_from_source() {
+                Err(error) if others > 0 && is(&error, Errno::EADDRNOTAVAIL) => {
+                    others -= 1;
+                    self.source
+                        .set((self.source.get() + 1) % self.sources.len());
+                }
+                result => return result,
             }
+        }
+    }
+
+    /// From the address whose turn it is. EADDRNOTAVAIL: it has no port left, or isn't this machine's.
+    fn connect_from_source(&self) -> io::Result<(OwnedFd, bool)> {
+        let socket = self.socket()?;
+        match socket.connect(&self.address) {
+            Ok(()) => Ok((socket.into(), true)),
+            Err(error) if is(&error, Errno::EINPROGRESS) => Ok((socket.into(), false)),
+            Err(error) => Err(error),
         }
     }
 
@@ -276,7 +281,13 @@ impl Dialer {
                 let failures = self.failures.get();
                 self.failures.set(failures + 1);
                 if failures == 0 {
-                    let why = format!("{}: {error}", self.target);
+                    let why = match result {
+                        DispatchResult::NoPort => format!(
+                            "{}: no local port is free towards it: add an address of this machine to `source`",
+                            self.target
+                        ),
+                        _ => format!("{}: {error}", self.target),
+                    };
                     self.tell(|service, generation| Event::Refused {
                         service,
                         generation,
@@ -308,8 +319,11 @@ impl Attempt {
         }
     }
 
-    /// The endpoint took the connection.
+    /// The endpoint took the connection. One that had begun when another failed says nothing about what would follow.
     pub(crate) fn succeeded(&self) {
+        if self.started < self.dialer.not_before.get() {
+            return;
+        }
         if self.dialer.failures.replace(0) > 0 {
             self.dialer.not_before.set(Tick::default());
             self.dialer.tell(|service, generation| Event::Answers {
@@ -354,9 +368,11 @@ fn is_lack(error: &io::Error) -> bool {
         Errno::ENOMEM,
         Errno::ENOSPC, // epoll_ctl(2): too many watches of this user.
     ];
-    error
-        .raw_os_error()
-        .is_some_and(|errno| lacks.contains(&Errno::from_raw(errno)))
+    lacks.into_iter().any(|errno| is(error, errno))
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno as i32)
 }
 
 /// The source addresses towards an endpoint.

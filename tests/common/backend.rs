@@ -12,7 +12,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{pattern, wait_until};
+use super::gate::Gate;
+use super::{http, pattern, wait_until};
 
 /// How a generation receives its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,12 @@ pub(crate) fn command(listen: &str, options: &[&str]) -> Vec<String> {
         .chain(options.iter().copied())
         .map(str::to_owned)
         .collect()
+}
+
+/// Which generation answers behind a gate.
+pub(crate) fn generation(gate: &Gate) -> String {
+    let answer = http::get(gate.public(), "/generation");
+    answer.expect("an answer").text()
 }
 
 /// A server that a test runs beside the gate; killed when dropped.

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Sub;
 use std::os::fd::AsRawFd;
+use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
@@ -44,7 +45,7 @@ impl Net {
         raise_loopback();
         // A thousand connections a second, each in TIME_WAIT for a minute: beyond this number a client's end is forgotten at
         // once, and what the server still says is answered with a reset.
-        fs::write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "300000").expect("the sysctl");
+        set_sysctl("ipv4/tcp_max_tw_buckets", "300000");
         Net { own: true }
     }
 
@@ -130,4 +131,21 @@ fn raise_loopback() {
         length >= 20 && answer[16..20] == [0; 4],
         "lo doesn't come up"
     );
+}
+
+/// Gives this thread's loopback interface another address.
+pub(crate) fn add_address(address: &str) {
+    let mut ip = Command::new("ip");
+    ip.args(["address", "add", address, "dev", "lo"]);
+    if address.contains(':') {
+        ip.arg("nodad");
+    }
+    let output = ip.output().expect("ip (Debian's iproute2) is needed");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{address}: {said}");
+}
+
+/// Of this thread's network namespace.
+pub(crate) fn set_sysctl(name: &str, value: &str) {
+    fs::write(format!("/proc/sys/net/{name}"), value).expect(name);
 }

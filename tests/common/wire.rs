@@ -1,7 +1,7 @@
 //! Both ends of a relayed connection in the test's own hands: a client's socket, the gate, a listener behind it.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,9 @@ impl Endpoint {
 /// No step of an exchange takes longer.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// Of a backend that is never too slow.
+const BACKLOG: i32 = 1024;
+
 /// A gate whose backend is a listener of the test's own.
 pub(crate) struct Wire {
     pub(crate) gate: Gate,
@@ -39,9 +42,20 @@ impl Wire {
     }
 
     pub(crate) fn with(setup: Setup, net: &Net, endpoint: Endpoint, options: &[&str]) -> Wire {
-        let (listener, address) = listen(&setup, net, endpoint, 1024);
+        let (listener, address) = listen(&setup, net, endpoint, BACKLOG);
+        Wire::before(setup, listener, &address, options)
+    }
+
+    /// A running gate before a backend on this IP address of the machine.
+    pub(crate) fn on_ip(net: &Net, ip: IpAddr, options: &[&str]) -> Wire {
+        let address = SocketAddr::new(ip, net.free_address().port());
+        let listener = listen_on(&address.into(), BACKLOG);
+        Wire::before(Setup::new(net), listener, &address.to_string(), options)
+    }
+
+    fn before(setup: Setup, listener: Socket, address: &str, options: &[&str]) -> Wire {
         let gate = setup
-            .options(["--backend", &address])
+            .options(["--backend", address])
             .options(options)
             .start();
         let wire = Wire { gate, listener };
@@ -89,26 +103,27 @@ pub(crate) fn listen(
     endpoint: Endpoint,
     backlog: i32,
 ) -> (Socket, String) {
-    let (socket, address, name) = match endpoint {
+    let (address, name) = match endpoint {
         Endpoint::Tcp => {
             let address = net.free_address();
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-            socket.set_reuse_address(true).expect("SO_REUSEADDR");
-            (socket, SockAddr::from(address), address.to_string())
+            (address.into(), address.to_string())
         }
         Endpoint::Unix => {
             let path = setup.dir().join("backend.sock");
-            let socket = Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
-            (
-                socket,
-                SockAddr::unix(&path).expect("a path"),
-                format!("unix:{}", path.display()),
-            )
+            let address = SockAddr::unix(&path).expect("a path");
+            (address, format!("unix:{}", path.display()))
         }
     };
-    socket.bind(&address).expect("bind");
+    (listen_on(&address, backlog), name)
+}
+
+/// A listener there.
+pub(crate) fn listen_on(address: &SockAddr, backlog: i32) -> Socket {
+    let socket = Socket::new(address.domain(), Type::STREAM, None).expect("a socket");
+    socket.set_reuse_address(true).expect("SO_REUSEADDR");
+    socket.bind(address).expect("bind");
     socket.listen(backlog).expect("listen");
-    (socket, name)
+    socket
 }
 
 /// A TCP connection to `address` with time-outs, so that a hang is a failure.

@@ -3,10 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
-use crate::common::backend::{self, Hop};
+use crate::common::backend::{self, Hop, generation};
 use crate::common::gate::{Gate, Setup};
-use crate::common::http;
 use crate::common::load::{Failure, Load, Plan};
 use crate::common::net::Net;
 use crate::common::wait_until;
@@ -192,36 +192,67 @@ fn a_runtime_directory_that_goes_and_comes_back() {
     fs::rename(&here, &away).expect("rename");
     fs::write(&here, "not a directory").expect("a file");
     gate.run(["reload"]).expect_code(1).expect_words(&["run"]);
-    let answer = http::get(gate.public(), "/generation").expect("an answer");
-    assert_eq!(answer.text(), "1");
+    assert_eq!(generation(&gate), "1");
     fs::remove_file(&here).expect("a file");
     fs::rename(&away, &here).expect("rename");
     gate.reload();
-    let answer = http::get(gate.public(), "/generation").expect("an answer");
-    assert_ne!(answer.text(), "1");
+    assert_ne!(generation(&gate), "1");
+}
+
+/// A gate that sees a small file system at its runtime directory, alone.
+fn with_a_small_runtime_directory(net: &Net) -> Gate {
+    let mount = "mount -t tmpfs -o size=64k,nr_inodes=64,mode=700 none run && exec \"$0\" \"$@\"";
+    let setup = Setup::new(net)
+        .options(["--runtime-dir", "run", "--min-ready", "100ms"])
+        .under(["unshare", "--mount", "sh", "-c", mount]);
+    fs::create_dir(setup.dir().join("run")).expect("a directory");
+    setup.backend(backend::own(Hop::Socket, &[])).start()
+}
+
+/// One that is read-only for a time.
+#[test]
+fn a_runtime_directory_that_is_read_only() {
+    let Some(net) = Net::isolated() else { return };
+    let gate = with_a_small_runtime_directory(&net);
+    let inside = |command: &[&str]| {
+        let mut nsenter = Command::new("nsenter");
+        nsenter.arg(format!("--mount=/proc/{}/ns/mnt", gate.pid()));
+        let status = nsenter.args(command).arg(gate.dir().join("run")).status();
+        assert!(status.expect("nsenter runs").success(), "{command:?}");
+    };
+    // Over the mount that the gate has a file open in, which can't become read-only.
+    let run = gate.dir().join("run");
+    inside(&[
+        "mount",
+        "-o",
+        "bind,ro",
+        run.to_str().expect("a plain path"),
+    ]);
+    let done = gate.run(["reload"]);
+    let words = [
+        "Read-only file system",
+        "writable `runtime_dir`",
+        "generation 1 serves",
+    ];
+    done.expect_code(1).expect_words(&words);
+    assert_eq!(done.err.trim().lines().count(), 1, "{}", done.err);
+    assert_eq!(generation(&gate), "1");
+    inside(&["umount"]);
+    gate.reload();
+    assert_ne!(generation(&gate), "1");
 }
 
 /// One without room for a file's content costs a reload nothing but a warning; without room for a directory it fails.
 #[test]
 fn a_runtime_directory_that_is_full() {
     let Some(net) = Net::isolated() else { return };
-    let mount = "mount -t tmpfs -o size=64k,nr_inodes=64,mode=700 none run && exec \"$0\" \"$@\"";
-    let setup = Setup::new(&net)
-        .options(["--runtime-dir", "run", "--min-ready", "100ms"])
-        .under(["unshare", "--mount", "sh", "-c", mount]);
-    fs::create_dir(setup.dir().join("run")).expect("a directory");
-    let gate = setup.backend(backend::own(Hop::Socket, &[])).start();
+    let gate = with_a_small_runtime_directory(&net);
     // As the gate sees it.
     let inside = gate.dir().join("run");
     let inside = format!("/proc/{}/root{}", gate.pid(), inside.display());
-    let generation = || {
-        http::get(gate.public(), "/generation")
-            .expect("an answer")
-            .text()
-    };
     fs::write(format!("{inside}/large"), vec![0; 100_000]).expect_err("it is full");
     gate.reload();
-    assert_eq!(generation(), "2");
+    assert_eq!(generation(&gate), "2");
     gate.expect_log("a later gate won't know this generation's process");
     wait_until("nothing of the first is left", || {
         !Path::new(&format!("{inside}/gen-default-1")).exists()
@@ -233,12 +264,12 @@ fn a_runtime_directory_that_is_full() {
     gate.run(["reload"])
         .expect_code(1)
         .expect_words(&["No space left", "generation 2 serves"]);
-    assert_eq!(generation(), "2");
+    assert_eq!(generation(&gate), "2");
     for number in 0..made {
         fs::remove_dir(filler(number)).expect("a directory");
     }
     gate.reload();
-    assert_ne!(generation(), "2");
+    assert_ne!(generation(&gate), "2");
 }
 
 /// The first start fails at its check: nothing is opened, and the exit code says that the configuration is bad.

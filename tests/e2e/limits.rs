@@ -76,6 +76,8 @@ fn full_queue_resets_where_that_is_wanted() {
         metrics.sum("pending_outcomes_total", &[("outcome", "overflow")]),
         5.0
     );
+    wire.gate
+        .expect_log("pending_max is reached: new connections are reset");
     wire.gate.run(["release"]).expect_code(0);
     first.iter().for_each(|_| drop(wire.accept()));
 }

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use crate::common::backend::{self, Hop, Outside};
-use crate::common::gate::{Gate, Setup};
+use crate::common::backend::{self, Hop, Outside, generation};
+use crate::common::gate::Setup;
 use crate::common::http;
 use crate::common::net::Net;
 use crate::common::wait_until;
@@ -199,11 +199,4 @@ fn output_of_a_backend_goes_to_the_log() {
         .read_to_string(&mut body)
         .expect("text");
     assert_eq!(body, "/");
-}
-
-/// Which generation answers.
-fn generation(gate: &Gate) -> String {
-    http::get(gate.public(), "/generation")
-        .expect("an answer")
-        .text()
 }

@@ -1,6 +1,5 @@
 //! Ten thousand clients that say nothing, or take nothing; and a gate that was stopped.
 
-use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::thread;
@@ -11,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::common::backend::Outside;
 use crate::common::gate::{Gate, Setup};
-use crate::common::net::Net;
+use crate::common::net::{Net, set_sysctl};
 use crate::common::wire::{Endpoint, Wire, expect, read_all, send};
 use crate::common::{allow_descriptors, wait_for, wait_until};
 
@@ -45,11 +44,8 @@ fn load_clients_that_never_say_who_they_are() {
 fn load_clients_that_never_read() {
     let Some(net) = Net::isolated() else { return };
     // The kernel takes little of what a client doesn't read: the rest is the gate's.
-    for (name, value) in [
-        ("tcp_wmem", "4096 4096 4096"),
-        ("tcp_rmem", "4096 4096 4096"),
-    ] {
-        fs::write(format!("/proc/sys/net/ipv4/{name}"), value).expect(name);
+    for name in ["ipv4/tcp_wmem", "ipv4/tcp_rmem"] {
+        set_sysctl(name, "4096 4096 4096");
     }
     let siege = Siege {
         options: &["--half-close-timeout", "10s", "--idle-timeout", "10s"],

@@ -9,9 +9,8 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use crate::common::backend::{self, Hop};
+use crate::common::backend::{self, Hop, generation};
 use crate::common::gate::{Gate, Setup, syngate};
-use crate::common::http;
 use crate::common::net::Net;
 use crate::common::wait_until;
 
@@ -74,11 +73,4 @@ fn server(net: &Net, options: &[&str]) -> Gate {
         .options(options)
         .backend(backend::own(Hop::Socket, &[]))
         .start()
-}
-
-/// Which generation answers.
-fn generation(gate: &Gate) -> String {
-    http::get(gate.public(), "/generation")
-        .expect("an answer")
-        .text()
 }

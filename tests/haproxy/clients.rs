@@ -6,8 +6,8 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use crate::common::gate::Setup;
-use crate::common::net::Net;
-use crate::fixture::{add_address, certificate, curl, echo, in_front_of};
+use crate::common::net::{Net, add_address};
+use crate::fixture::{certificate, curl, echo, in_front_of};
 
 const ADDRESSES: [&str; 6] = [
     "10.1.55.1/32",

@@ -100,24 +100,11 @@ fn mounts() -> Vec<PathBuf> {
 }
 
 /// Runs a command that must succeed.
-pub(crate) fn run(program: &str, arguments: &[&str]) {
+fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?}: {said}");
-}
-
-/// Gives the loopback interface another address.
-pub(crate) fn add_address(address: &str) {
-    let more: &[&str] = if address.contains(':') {
-        &["nodad"]
-    } else {
-        &[]
-    };
-    run(
-        "ip",
-        &[&["address", "add", address, "dev", "lo"], more].concat(),
-    );
 }
 
 /// A certificate of its own for these names, and its key, in one file.

@@ -9,9 +9,9 @@ use std::process::Command;
 
 use crate::common::done::Done;
 use crate::common::gate::Setup;
-use crate::common::net::Net;
+use crate::common::net::{Net, add_address};
 use crate::fixture::{
-    Alone, Reply, add_address, certificate, curl, echo, in_front_of, listening, own_root, program,
+    Alone, Reply, certificate, curl, echo, in_front_of, listening, own_root, program,
 };
 use crate::questions::{
     ALLOWED, APPLICATIONS, BINDS, CUSTOM, FIRST, MIXED, ONE, Question, STATS, TWICE,

@@ -26,12 +26,13 @@ impl Supervisor {
                 generation,
                 why,
             } => {
-                tracing::warn!(
-                    service = self.name_of(service),
-                    generation,
-                    "an endpoint takes no connection: {why}; its connections wait"
-                );
-                self.set_refused(service, generation, Some(why));
+                if self.set_refused(service, generation, Some(&why)) {
+                    tracing::warn!(
+                        service = self.name_of(service),
+                        generation,
+                        "an endpoint takes no connection: {why}; its connections wait"
+                    );
+                }
             }
             Event::Lacks {
                 service,
@@ -52,12 +53,13 @@ impl Supervisor {
                 service,
                 generation,
             } => {
-                tracing::info!(
-                    service = self.name_of(service),
-                    generation,
-                    "the endpoint takes connections again"
-                );
-                self.set_refused(service, generation, None);
+                if self.set_refused(service, generation, None) {
+                    tracing::info!(
+                        service = self.name_of(service),
+                        generation,
+                        "the endpoint takes connections again"
+                    );
+                }
             }
         }
     }
@@ -67,10 +69,14 @@ impl Supervisor {
         Some(&service.name)
     }
 
-    fn set_refused(&mut self, id: ServiceId, generation: u64, why: Option<String>) {
+    /// Whether that is news: each worker finds out by itself.
+    fn set_refused(&mut self, id: ServiceId, generation: u64, why: Option<&str>) -> bool {
         let service = self.services.iter_mut().find(|service| service.id == id);
-        if let Some(live) = service.and_then(|service| service.lives.get_mut(&generation)) {
-            live.refused = why;
-        }
+        let Some(live) = service.and_then(|service| service.lives.get_mut(&generation)) else {
+            return false;
+        };
+        let news = live.refused.as_deref() != why;
+        live.refused = why.map(str::to_owned);
+        news
     }
 }

@@ -3,14 +3,19 @@
 use std::fs;
 use std::path::Path;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
 use super::{generation, server};
-use crate::common::backend::Outside;
+use crate::common::backend::{self, Hop, Outside};
 use crate::common::done::Done;
 use crate::common::gate::Setup;
 use crate::common::http;
 use crate::common::load::{Load, Plan};
 use crate::common::net::{Drops, Net};
 use crate::common::wait_until;
+use crate::common::wire::{End, connect, read_all, send};
 
 #[test]
 fn load_rollback_while_the_previous_generation_is_kept() {
@@ -137,6 +142,67 @@ fn activate_waits_as_long_as_it_is_told() {
     gate.run(activate).expect_code(0);
     let draining = gate.metrics().sum("generations", &[("state", "draining")]);
     assert_eq!(draining, 0.0);
+}
+
+/// Drained means drained, also after a reload that failed half way: its generation's connection is counted until it ends, and an
+/// older generation than that to which it flipped back is waited for.
+#[test]
+fn after_a_flip_back_every_generation_counts() {
+    let net = Net::new();
+    let setup = Setup::bare(&net).options(["--config", "syngate.toml"]);
+    let (public, file) = (setup.public(), setup.dir().join("syngate.toml"));
+    let configure = |min_ready: &str| {
+        let command = backend::own(Hop::Socket, &[]);
+        let text = format!(
+            "[services.web]\nlisten = '{public}'\nmin_ready = '{min_ready}'\ncommand = {command:?}\n"
+        );
+        fs::write(&file, text).expect("the file");
+    };
+    configure("100ms");
+    let gate = setup.start();
+    let service = || gate.status_json()["services"][0].clone();
+    let generations = || -> Vec<(u64, u64)> {
+        let service = service();
+        let all = service["generations"].as_array().expect("generations");
+        let number = |one: &Value, key: &str| one[key].as_u64().expect("a number");
+        let pair = |one| (number(one, "number"), number(one, "connections"));
+        all.iter().map(pair).collect()
+    };
+    let kept = connect(public);
+    send(&kept, b"GET /kept HTTP/1.1\r\n\r\n");
+    wait_until("it is the first one's", || generations() == [(1, 1)]);
+    gate.reload();
+
+    // The third dies after it has answered one client, which doesn't close.
+    configure("60s");
+    let mut reload = gate.verb(["reload"]).spawn().expect("syngate runs");
+    wait_until("the third is active", || service()["active"] == 3);
+    let late = connect(public);
+    send(&late, b"GET /late HTTP/1.1\r\nConnection: close\r\n\r\n");
+    let (answer, end) = read_all(&late);
+    assert!(answer.ends_with(b"/late") && end == End::Eof, "{end:?}");
+    let all = service()["generations"].clone();
+    let third = all.as_array().expect("generations").last();
+    let pid = third.and_then(|third| third["pid"].as_i64());
+    kill(Pid::from_raw(pid.expect("a pid") as i32), Signal::SIGKILL).expect("killed");
+    assert_eq!(reload.wait().expect("wait").code(), Some(1));
+    assert_eq!(gate.reloads("flipped_back"), 1.0);
+    assert_eq!(generations(), [(1, 1), (2, 0)]);
+    assert_eq!(gate.status_json()["connections"], 2);
+
+    configure("100ms");
+    let mut reload = gate
+        .verb(["reload", "--wait", "drained"])
+        .spawn()
+        .expect("syngate runs");
+    wait_until("the second has ended", || generations() == [(1, 1), (4, 0)]);
+    assert_eq!(reload.try_wait().expect("wait"), None);
+    drop(late);
+    wait_until("one is left", || gate.status_json()["connections"] == 1);
+    assert_eq!(reload.try_wait().expect("wait"), None);
+    drop(kept);
+    assert_eq!(reload.wait().expect("wait").code(), Some(0));
+    assert_eq!(generations(), [(4, 0)]);
 }
 
 /// On stdout or stderr, never on both.
