@@ -187,6 +187,12 @@ impl Machine {
         assert_eq!(self.property(unit, "ActiveState"), state, "{unit}");
     }
 
+    pub(crate) fn wait_state(&self, unit: &str, state: &str) {
+        wait_until(&format!("{unit} is {state}"), || {
+            self.property(unit, "ActiveState") == state
+        });
+    }
+
     /// What the journal has of a unit: its own words, and systemd's of it.
     pub(crate) fn journal(&self, unit: &str) -> String {
         self.run(&["journalctl", "--no-pager", "--output=cat", "--unit", unit])
@@ -293,7 +299,7 @@ pub(crate) struct Server {
     pub(crate) machine: Machine,
     pub(crate) net: Net,
     pub(crate) public: SocketAddr,
-    metrics: SocketAddr,
+    pub(crate) metrics: SocketAddr,
 }
 
 impl Server {
@@ -323,12 +329,13 @@ impl Server {
         self.machine.write("/etc/syngate/syngate.toml", &text);
     }
 
-    /// [`Server::configure`] with the machine's backend, which may not run while its page is empty.
+    /// [`Server::configure`] with the machine's backend, which may not run while its page is empty. Its check lasts for as long as
+    /// there is a file `/srv/checking`.
     pub(crate) fn configure_backend(&self, listen: &str) {
         self.configure(&format!(
             "listen = \"{listen}\"
 command = \"/usr/local/bin/test-backend unix:{{socket}} content=/srv/content\"
-check = \"sh -c 'test -s /srv/content && exit; echo the page is empty; exit 1'\"
+check = \"sh -c 'while test -e /srv/checking; do sleep 0.1; done; test -s /srv/content && exit; echo the page is empty; exit 1'\"
 "
         ));
     }

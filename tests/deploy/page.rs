@@ -45,11 +45,12 @@ fn the_status_page_in_a_browser() {
     wait_until(
         "the second generation has ended, and the first waits",
         || {
-            let service = service(&gate);
+            let service = service(&gate, 0);
             let live = service["generations"].as_array().expect("generations");
             live.len() == 2 && live[0]["waits_for"] == "1 connection"
         },
     );
+    let pending = hold_back(&gate);
 
     let mut browser = Browser::start();
     let url = format!("http://{}/", gate.metrics_address());
@@ -71,6 +72,9 @@ fn the_status_page_in_a_browser() {
     assert!(browser.errors().is_empty(), "{:#?}", browser.errors());
 
     expect_selection_stays(&mut browser);
+    gate.run(["release", "mail"]).expect_code(0);
+    expect(&pending, b"HTTP/1.1 200 ");
+    browser.wait_until("!document.body.innerText.includes('1 pending')");
     drop(open);
     browser.wait_until("!document.body.innerText.includes('waits for: 1 connection')");
     expect_gate_gone(&mut browser, &gate);
@@ -95,6 +99,7 @@ listen = '{}'
 command = {}
 strategy = 'replace'
 min_ready = '100ms'
+pending_timeout = '10m'
 ",
         setup.public(),
         command(backend::own(Hop::Address, &[])),
@@ -113,14 +118,26 @@ fn hold_open(gate: &Gate) -> socket2::Socket {
     client
 }
 
-fn service(gate: &Gate) -> Value {
-    gate.status_json()["services"][0].take()
+/// A client of the other service that waits, since an operator holds it.
+fn hold_back(gate: &Gate) -> socket2::Socket {
+    gate.run(["hold", "mail"]).expect_code(0);
+    let mail = service(gate, 1);
+    let address = mail["listeners"][0]["address"].as_str();
+    let address = address.expect("an address").parse();
+    let client = connect(address.expect("an address"));
+    send(&client, b"GET /held HTTP/1.1\r\n\r\n");
+    wait_until("it is pending", || service(gate, 1)["pending"] == 1);
+    client
+}
+
+fn service(gate: &Gate, place: usize) -> Value {
+    gate.status_json()["services"][place].take()
 }
 
 /// What the status document says stands there, for people.
 fn expect_facts(browser: &mut Browser, gate: &Gate) {
     let text = words(browser, "document.body.innerText");
-    let service = service(gate);
+    let service = service(gate, 0);
     let reloads = service["reloads"].as_array().expect("reloads");
     let failed = reloads.last().expect("a reload");
     let message = failed["message"].as_str().expect("a message");
@@ -136,7 +153,9 @@ fn expect_facts(browser: &mut Browser, gate: &Gate) {
         "success, generation 2",
         message,
         // Of the other.
-        "generation 2 is active",
+        "generation 2 is active held 1 pending",
+        // Of the whole gate.
+        "1 of 10,000 pending",
     ] {
         let expected = expected.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(&expected), "`{expected}` isn't in: {text}");

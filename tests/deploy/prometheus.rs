@@ -168,6 +168,7 @@ fn expect_dashboard(prometheus: &Prometheus, gate: SocketAddr) {
         .filter(|expression| prometheus.query(expression).is_empty())
         .collect();
     assert!(unanswered.is_empty(), "no data: {unanswered:#?}");
+    expect_panels(&dashboard);
 
     // The choices at its top: label_values(SELECTOR, LABEL).
     let choices = strings(&dashboard, "definition");
@@ -183,6 +184,38 @@ fn expect_dashboard(prometheus: &Prometheus, gate: SocketAddr) {
         for series in found {
             assert!(series["metric"][label].is_string(), "{choice}: {series}");
         }
+    }
+}
+
+/// What nobody should have to do without, whatever else comes and goes.
+fn expect_panels(dashboard: &Value) {
+    const ANNOTATION: &str = "annotation";
+    let list = |pointer| dashboard.pointer(pointer).and_then(Value::as_array);
+    let of_kind = |kind: &str| -> Vec<&Value> {
+        if kind == ANNOTATION {
+            let all = list("/annotations/list").expect("annotations");
+            all.iter().filter(|one| one["enable"] == true).collect()
+        } else {
+            let all = list("/panels").expect("panels");
+            all.iter().filter(|one| one["type"] == kind).collect()
+        }
+    };
+    for (kind, words) in [
+        (ANNOTATION, "syngate_last_reload_success_timestamp_seconds{"),
+        (ANNOTATION, "increase(syngate_reloads_total{"),
+        ("state-timeline", "syngate_generation_active{"),
+        (
+            "timeseries",
+            "sum by (reason) (increase(syngate_connections_closed_total{",
+        ),
+        ("timeseries", "increase(syngate_listener_drops_total{"),
+        ("timeseries", "rate(syngate_pending_wait_seconds_bucket{"),
+    ] {
+        let found = of_kind(kind)
+            .into_iter()
+            .flat_map(|one| strings(one, "expr"))
+            .any(|expression| expression.contains(words));
+        assert!(found, "no {kind} asks for {words}");
     }
 }
 

@@ -15,6 +15,9 @@ use crate::common::wire::{End, connect, read_all, send};
 use crate::machine::Server;
 
 const PLAIN: &str = "syngate.service";
+/// The file of those of a name of their own, and one of them.
+const TEMPLATE: &str = "syngate@.service";
+const NAMED: &str = "syngate@two.service";
 const ACTIVATED: &str = "syngate-activated.service";
 const SOCKET: &str = "syngate-activated.socket";
 
@@ -35,6 +38,8 @@ fn the_service_starts_reloads_and_comes_back() {
     assert_eq!(server.answer("/content"), "first");
 
     reloads(&server);
+    reload_by_signal_is_one_for_systemd(&server);
+    another_runs_beside_it(&server);
     backend_comes_back(&server);
     gate_comes_back(&server);
     watchdog_ends_a_gate_that_hangs(&server);
@@ -56,6 +61,44 @@ fn reloads(server: &Server) {
     assert_eq!(server.answer("/content"), "second");
     assert_eq!(machine.process(PLAIN, "test-backend"), serving);
     assert_eq!(machine.process(PLAIN, "syngate"), gate);
+}
+
+/// Nobody has asked systemd for it.
+fn reload_by_signal_is_one_for_systemd(server: &Server) {
+    let machine = &server.machine;
+    machine.write("/srv/content", "by signal");
+    machine.write("/srv/checking", "");
+    kill(machine.process(PLAIN, "syngate"), Signal::SIGHUP).expect("the gate");
+    machine.wait_state(PLAIN, "reloading");
+    fs::remove_file(machine.path("/srv/checking")).expect("the file");
+    machine.wait_state(PLAIN, "active");
+    assert_eq!(server.answer("/content"), "by signal");
+}
+
+/// With a file, a directory and a control socket of its own.
+fn another_runs_beside_it(server: &Server) {
+    let machine = &server.machine;
+    let (public, metrics) = (server.net.free_address(), server.net.free_address());
+    let text = fs::read_to_string(machine.path("/etc/syngate/syngate.toml")).expect("the file");
+    let text = text
+        .replace(&server.public.to_string(), &public.to_string())
+        .replace(&server.metrics.to_string(), &metrics.to_string());
+    machine.write("/etc/syngate/two.toml", &text);
+    server.systemctl(&["start", NAMED]);
+    let beside = server.answer("/content");
+    machine.write("/srv/content", "of two");
+    server.systemctl(&["reload", NAMED]);
+    let answer = http::get(public, "/content").expect("an answer");
+    assert_eq!(answer.text(), "of two");
+    assert_eq!(server.answer("/content"), beside);
+    let control = "/run/syngate-two/control.sock";
+    let status = machine.run(&["syngate", "status", "--json", "--control", control]);
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!(status["metrics"], format!("http://{metrics}/metrics"));
+    assert_eq!(status["services"][0]["active"], 2);
+    server.systemctl(&["stop", NAMED]);
+    machine.run(&["test", "!", "-e", "/run/syngate-two"]);
+    assert_eq!(server.answer("/content"), beside);
 }
 
 fn backend_comes_back(server: &Server) {
@@ -258,9 +301,7 @@ fn clients_start_the_service(server: &Server) {
         assert!(answer.ends_with(b"first"), "{}", answer.escape_ascii());
         assert_eq!(end, End::Eof);
     }
-    wait_until("the service is active", || {
-        server.machine.property(ACTIVATED, "ActiveState") == "active"
-    });
+    server.machine.wait_state(ACTIVATED, "active");
 }
 
 /// Puts another binary in the place of the one that runs, and restarts the service, under connections that end by themselves.
@@ -290,7 +331,7 @@ fn server() -> Option<Server> {
     let server = Server::new("systemd")?;
     install_gate(&server);
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/systemd");
-    for unit in [PLAIN, ACTIVATED, SOCKET] {
+    for unit in [PLAIN, TEMPLATE, ACTIVATED, SOCKET] {
         let text = fs::read_to_string(units.join(unit)).expect("a unit");
         let place = format!("/etc/systemd/system/{unit}");
         server.machine.write(&place, &text);

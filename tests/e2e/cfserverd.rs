@@ -147,6 +147,12 @@ fn command_line(directory: &Path) -> (Vec<String>, Vec<String>) {
 
 fn start(setup: Setup, place: &Place) -> Gate {
     let (options, _) = command_line(&place.directory);
+    // The test isn't as long as the default lasts.
+    let mut pairs = options.windows(2);
+    assert!(
+        pairs.any(|pair| pair == ["--drain-timeout", "off"]),
+        "{options:?}"
+    );
     let workdir = place.server.workdir.to_str().expect("a plain path");
     setup
         .options(options)
