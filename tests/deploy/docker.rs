@@ -47,6 +47,7 @@ fn images_serve_reload_and_stop() {
     images::build_both(&engine, context.path());
     images::expect_metadata(&engine, FRONT, "syngate-haproxy");
     images::expect_metadata(&engine, GATE, "syngate");
+    images::change_elsewhere_builds_nothing(&engine, context.path());
     images::change_reuses_dependencies(&engine, context.path());
 
     let app = SocketAddr::from((GATEWAY, net.free_address().port()));
@@ -165,9 +166,9 @@ fn serves_as_nobody(front: &Container) {
 }
 
 /// The engine asks every 10 s.
-fn becomes_healthy(front: &Container) {
+fn becomes_healthy(container: &Container) {
     wait_within(Duration::from_secs(90), "the container is healthy", || {
-        (front.inspect("{{.State.Health.Status}}") == "healthy").then_some(())
+        (container.inspect("{{.State.Health.Status}}") == "healthy").then_some(())
     });
 }
 
@@ -255,7 +256,8 @@ fn stop_loses_nothing_in_time(engine: &Engine, config: &Config) {
     assert!(report.downloads.ok >= report.plan.downloads as u64);
 }
 
-/// The image FROM scratch: a static binary, which finds names without the system's files.
+/// The image FROM scratch: a static binary, which finds names without the system's files. It is as careful as the other one, and can
+/// be watched from outside.
 fn relays_to_a_server_elsewhere(engine: &Engine, app: SocketAddr) {
     let host = format!("--add-host=app.test:{}", app.ip());
     for backend in [app.to_string(), format!("app.test:{}", app.port())] {
@@ -266,6 +268,14 @@ fn relays_to_a_server_elsewhere(engine: &Engine, app: SocketAddr) {
             http::get(gate.at(80), "/relayed").is_ok_and(|answer| answer.text() == "/relayed")
         });
         gate.exec(["syngate", "status", "--ready"]).expect_code(0);
+        let metrics = gate.metrics();
+        assert_eq!(metrics.sum("generations", &[("state", "active")]), 1.0);
+        let directory = gate.listed("/run/syngate");
+        assert!(
+            directory.starts_with("drwx------ 65532/65532 "),
+            "{directory}"
+        );
+        becomes_healthy(&gate);
         gate.stop();
         assert_eq!(gate.inspect("{{.State.ExitCode}}"), "0", "{backend}");
     }

@@ -5,8 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::json;
+
 use super::engine::Engine;
-use super::images::DEBIAN;
+use super::images::{self, DEBIAN};
 use crate::common::done::Done;
 use crate::common::{http, wait_until};
 use crate::{prometheus, run};
@@ -18,15 +20,18 @@ const PROMETHEUS: u16 = 9090;
 pub(super) fn walks_through(engine: &Engine, context: &Path) {
     let directory = context.join("packaging/compose");
     let file = directory.join("compose.yaml");
-    if engine.compose(&file).is_none() {
+    let bases = directory.join("bases.yaml");
+    let command = || engine.compose(&[&file, &bases]);
+    if command().is_none() {
         return crate::skip("compose", "no docker-compose");
     }
+    let command = || command().expect("it was there");
+    let compose = |words: &[&str]| run(command().args(words));
     let text = fs::read_to_string(&file).expect("compose.yaml");
     build_prometheus(engine, image(&text, "prom/prometheus:"));
-    let compose = |words: &[&str]| {
-        let mut command = engine.compose(&file).expect("it was there");
-        run(command.args(words))
-    };
+    let build = json!({"network": "none", "args": images::bases()});
+    let text = json!({"services": {"front": {"build": build}}}).to_string();
+    fs::write(&bases, text).expect("bases.yaml");
 
     // Builds leave some too: a step that fails its container.
     let there = || {
@@ -34,8 +39,9 @@ pub(super) fn walks_through(engine: &Engine, context: &Path) {
         (containers, engine.run(["volume", "ls", "--quiet"]))
     };
     let before = there();
-    compose(&["up", "--detach"]);
-    let up = Up(|| engine.compose(&file).expect("it was there"));
+    let said = compose(&["up", "--build", "--detach"]);
+    let up = Up(command);
+    images::expect_compiled_nothing(&said);
     wait_until("the front tier serves", || {
         says().is_some_and(|words| words == "hello from HAProxy\n")
     });

@@ -116,14 +116,16 @@ impl Engine {
         command
     }
 
-    /// Debian's Compose, if it is there.
-    pub(super) fn compose(&self, file: &Path) -> Option<Command> {
+    /// Debian's Compose, if it is there, with these files.
+    pub(super) fn compose(&self, files: &[&Path]) -> Option<Command> {
         Path::new(COMPOSE).is_file().then(|| {
             let mut command = Command::new(COMPOSE);
+            for file in files {
+                command.arg("--file").arg(file);
+            }
             command
-                .arg("--file")
-                .arg(file)
                 .env("PATH", PATH)
+                .env("DOCKER_BUILDKIT", "0")
                 .env("DOCKER_HOST", socket(&self.directory))
                 .env("DOCKER_CONFIG", self.directory.path())
                 .env_remove("DOCKER_CONTEXT")
@@ -218,6 +220,19 @@ impl<'a> Container<'a> {
     pub(super) fn exec<S: AsRef<OsStr>>(&self, command: impl IntoIterator<Item = S>) -> Done {
         let mut exec = self.engine.docker(["exec", self.name]);
         Done::from(exec.args(command).output().expect("docker"))
+    }
+
+    /// What tar(1) says of a file in it, whatever programs it has.
+    pub(super) fn listed(&self, path: &str) -> String {
+        let from = format!("{}:{path}", self.name);
+        let mut copy = self.engine.docker(["cp", &from, "-"]);
+        let mut copy = copy.stdout(Stdio::piped()).spawn().expect("docker");
+        let stream = copy.stdout.take().expect("a pipe");
+        let mut tar = Command::new("tar");
+        tar.args(["--list", "--verbose", "--numeric-owner"]);
+        let list = run(tar.stdin(stream));
+        assert!(copy.wait().expect("wait").success(), "docker cp {from}");
+        list
     }
 
     pub(super) fn inspect(&self, format: &str) -> String {

@@ -23,9 +23,10 @@ pub(super) const DEBIAN: &str = "base-debian";
 const RUST: &str = "base-rust";
 const LABELS: [(&str, &str); 2] = [("version", "1.2.3-test"), ("revision", "0123abc")];
 
-/// The step of the Dockerfile that builds the dependencies, as it begins, and the first one after it.
+/// The step of the Dockerfile that builds the dependencies, as it begins, the first one after it, and the one that builds the rest.
 const DEPENDENCIES: &str = "RUN for source in";
 const SOURCES: &str = "COPY metrics/src";
+const REST: &str = "RUN find metrics";
 
 /// Imports the base images.
 pub(super) fn import_bases(engine: &Engine, tree: &Tree) {
@@ -118,6 +119,14 @@ pub(super) fn context() -> TempDir {
     context
 }
 
+/// The build arguments that name the base images.
+pub(super) fn bases() -> [String; 2] {
+    [
+        format!("BUILD_IMAGE={RUST}"),
+        format!("HAPROXY_IMAGE={DEBIAN}"),
+    ]
+}
+
 /// `docker build` of one target.
 fn build(engine: &Engine, context: &Path, target: &str, image: &str) -> Done {
     let mut build = engine.docker([
@@ -129,11 +138,7 @@ fn build(engine: &Engine, context: &Path, target: &str, image: &str) -> Done {
         image,
     ]);
     let labels = LABELS.map(|(label, value)| format!("{}={value}", label.to_uppercase()));
-    let bases = [
-        format!("BUILD_IMAGE={RUST}"),
-        format!("HAPROXY_IMAGE={DEBIAN}"),
-    ];
-    for argument in bases.iter().chain(&labels) {
+    for argument in bases().iter().chain(&labels) {
         build.args(["--build-arg", argument]);
     }
     let mut done = Done::from(build.arg(context).output().expect("docker"));
@@ -159,21 +164,36 @@ pub(super) fn build_both(engine: &Engine, context: &Path) {
     build(engine, context, "haproxy", FRONT).expect_code(0);
     let again = build(engine, context, "gate", GATE);
     again.expect_code(0);
-    assert!(cached(&again.out, DEPENDENCIES), "{}", again.out);
-    assert!(cached(&again.out, SOURCES), "{}", again.out);
+    expect_compiled_nothing(&again.out);
+}
+
+/// After a change of what the binary isn't made of.
+pub(super) fn change_elsewhere_builds_nothing(engine: &Engine, context: &Path) {
+    let page = context.join("README.md");
+    let text = fs::read_to_string(&page).expect("a page");
+    fs::write(&page, text + "\nA change.\n").expect("a page");
+    let changed = build(engine, context, "gate", GATE);
+    changed.expect_code(0);
+    expect_compiled_nothing(&changed.out);
+}
+
+/// The builder had all that is compiled in its cache.
+#[track_caller]
+pub(super) fn expect_compiled_nothing(output: &str) {
+    for step in [DEPENDENCIES, SOURCES, REST] {
+        assert!(cached(output, step), "{output}");
+    }
 }
 
 /// After a change of the code the dependencies aren't built again. The change is one that doesn't compile, in the first package:
-/// so the build ends early.
+/// so the build ends early. It is taken back.
 pub(super) fn change_reuses_dependencies(engine: &Engine, context: &Path) {
     let file = context.join("metrics/src/lib.rs");
     let text = fs::read_to_string(&file).expect("a source");
-    fs::write(
-        &file,
-        text + "\ncompile_error!(\"a change of the code\");\n",
-    )
-    .expect("a source");
+    let broken = format!("{text}\ncompile_error!(\"a change of the code\");\n");
+    fs::write(&file, broken).expect("a source");
     let changed = build(engine, context, "gate", "changed");
+    fs::write(&file, text).expect("a source");
     assert_ne!(changed.code, Some(0));
     changed.expect_words(&["a change of the code", "Compiling syngate-metrics"]);
     assert!(cached(&changed.out, DEPENDENCIES), "{}", changed.out);
