@@ -81,13 +81,15 @@ impl Net {
         panic!("no TcpExt in netstat");
     }
 
-    /// An address of 127.0.0.1 with a port that nobody listens on, outside of the range that connects take theirs from.
+    /// An address of 127.0.0.1 with a port that nobody listens on, outside of the range that connects take theirs from, and
+    /// of those that the tests' configurations name: HAProxy's have ports up to 21,999 and from 31,000, as marathon-lb writes
+    /// them. Whoever binds those comes later, and would find one taken.
     pub(crate) fn free_address(&self) -> SocketAddr {
         use std::sync::atomic::{AtomicU16, Ordering};
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let start = std::process::id().wrapping_mul(61) as u16;
         for _ in 0..1000 {
-            let port = 10_000 + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+            let port = 22_000 + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 8_000;
             if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
                 return SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             }
