@@ -6,7 +6,7 @@ pub(crate) const HELP: &str = "\
 benches/run [OPTIONS]
 
   --only A,B      these workloads (where no name fits, all that begin so); otherwise all
-  --rounds N      rounds of each workload; 11 by default, but at most 5 of `reloads` and 3 of `ports`
+  --rounds N      rounds of each workload; 11 by default, but at most 5 of `reloads`
   --quick         short slices, 3 rounds unless said otherwise: to see that all works
   --out DIR       write results and page into DIR, whatever the number of rounds
   --redraw        measure nothing: make page and charts anew from the results that are there

@@ -24,7 +24,6 @@ const AT_A_TIME: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a relay is watched that has no port left.
 const EXHAUSTED: Duration = Duration::from_secs(3);
-const ROUNDS: usize = 3;
 
 pub(super) fn run(bench: &Bench, workload: &Workload) -> io::Result<Vec<Row>> {
     let sites = bench.sites(workload)?;
@@ -33,24 +32,19 @@ pub(super) fn run(bench: &Bench, workload: &Workload) -> io::Result<Vec<Row>> {
         .collect();
     let mut addresses = vec![REMOTE];
     addresses.extend(sources.iter().take(4).map(String::as_str));
-    Ok(rounds(
-        bench.rounds.min(ROUNDS),
-        rows(&sites),
-        workload,
-        |number| {
-            // A namespace each time: one without a single TIME_WAIT.
-            namespace::within(&[("tcp_tw_reuse", "0")], &addresses, || {
-                let site = &sites[number];
-                let cores = bench.cores.relay(workload.demands.workers)?;
-                let _backend =
-                    backend::start(Behaviour::Answer, &[site.backend()], &bench.cores.load()?)?;
-                match site.start(&bench.programs, &cores)? {
-                    Some(relay) => sample(site, &relay, count(site.relay, bench.quick)),
-                    None => Ok(vec![None; workload.measures.len()]),
-                }
-            })
-        },
-    ))
+    Ok(rounds(bench.rounds, rows(&sites), workload, |number| {
+        // A namespace each time: one without a single TIME_WAIT.
+        namespace::within(&[("tcp_tw_reuse", "0")], &addresses, || {
+            let site = &sites[number];
+            let cores = bench.cores.relay(workload.demands.workers)?;
+            let _backend =
+                backend::start(Behaviour::Answer, &[site.backend()], &bench.cores.load()?)?;
+            match site.start(&bench.programs, &cores)? {
+                Some(relay) => sample(site, &relay, count(site.relay, bench.quick)),
+                None => Ok(vec![None; workload.measures.len()]),
+            }
+        })
+    }))
 }
 
 fn count(relay: Relay, quick: bool) -> u64 {
